@@ -1,0 +1,155 @@
+/* pawl.h: locks with fencing tokens.
+ *
+ * A lock is *held* until it is *released* or *lost*; every grant carries a fencing token, a number that only goes up for a
+ * name. Give the token to the resource that the lock protects and let it refuse a lower one (pawl_guard.h): a lock alone
+ * never protects a resource that does not check the token.
+ *
+ * Linux; C11 and C++. Times are int64_t milliseconds. Results are PAWL_OK (0) or a positive PAWL_E... code. ret_ arguments
+ * are untouched on failure. Options and error structs begin with their size (use the INIT macros); NULL means defaults, or
+ * that no text is wanted. Any thread may call anything, except that nobody may use a lock during or after its pawl_release.
+ * The library prints nothing, reads no environment, installs no handler, and keeps all signals blocked in its own threads. */
+#ifndef PAWL_H
+#define PAWL_H
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PAWL_VERSION 0x000100 /* 0.1.0 when compiled; pawl_version() tells what runs */
+#define PAWL_FOREVER INT64_MAX
+
+typedef struct pawl_client pawl_client; /* one service, one thread, some connections; one per process and URL is enough */
+typedef struct pawl_lock pawl_lock;     /* one pending or held lock */
+
+enum { /* never renumbered; named by what the caller can do about it */
+    PAWL_OK,
+    PAWL_EBUSY,        /* somebody else holds it, and waiting was not wanted */
+    PAWL_ETIMEOUT,     /* somebody else held it for as long as the caller was willing to wait */
+    PAWL_ECANCELLED,   /* the cancel descriptor became readable, or the lock was released while pending */
+    PAWL_ELOST,        /* not ours any more, or no longer provable */
+    PAWL_EUNREACHABLE, /* the service does not answer, or answers that it cannot serve now */
+    PAWL_EDENIED,      /* the service, or the file system, refuses us */
+    PAWL_EUNSAFE,      /* this set-up cannot give what was asked for */
+    PAWL_EINVALID,     /* an argument, the URL, or the state of the handle (as after fork) */
+    PAWL_EUNSUPPORTED, /* this service, or this build, does not offer it */
+    PAWL_EINTERNAL     /* out of memory or descriptors, or a bug in pawl */
+};
+
+typedef struct {
+    size_t size;
+    int code, sys_errno;
+    char node[128];  /* which file, host or instance; "" if none in particular */
+    char text[512];  /* what was attempted, what came back, what to do; never a secret */
+} pawl_error;
+#define PAWL_ERROR_INIT { sizeof(pawl_error), 0, 0, "", "" }
+
+enum { PAWL_GRANTED = 1, PAWL_FAILED, PAWL_LOST, PAWL_DOUBT, PAWL_DOUBT_OVER, PAWL_RELEASED, PAWL_WAITING };
+typedef struct {
+    size_t size;
+    int type, code; /* PAWL_GRANTED..., and the PAWL_E... that goes with it */
+    pawl_lock *lock;
+    void *user;     /* as given to pawl_acquire_start */
+    int64_t token;
+    char text[512];
+} pawl_event;
+#define PAWL_EVENT_INIT { sizeof(pawl_event), 0, 0, NULL, NULL, 0, "" }
+
+/* Sees every event as it happens: for logs and metrics. Called in any thread; must not block and must not call pawl. */
+typedef void pawl_observer(const pawl_event *event, const char *name, void *data);
+
+typedef struct {
+    size_t size;
+    int for_correctness; /* refuse (PAWL_EUNSAFE) a service that may grant a lock twice, unless a guard is named elsewhere */
+    int64_t ttl_ms;      /* 100 ms to 24 h: how long a lock outlives a holder that died; not for file: */
+    int64_t margin_ms;   /* kept free before a lease ends; 0: max(ttl/100 + 2, 20) */
+    const char *label;   /* shown to others by who; NULL: none */
+    unsigned flags;      /* 0 */
+    pawl_observer *observe;
+    void *observe_data;
+} pawl_options;
+#define PAWL_OPTIONS_INIT { sizeof(pawl_options), 0, 15000, 0, NULL, 0, NULL, NULL }
+
+typedef struct {
+    size_t size;
+    int64_t wait_ms;     /* 0: try once; PAWL_FOREVER */
+    int64_t ttl_ms;      /* 0: the client's */
+    int64_t max_hold_ms; /* 0: none; else the lock counts as lost after so long */
+    int shared;          /* not zero: with other shared holders; PAWL_EUNSUPPORTED where the service has no such mode */
+    int cancel_fd;       /* the wait ends when it is readable; it is polled, never read; -1: none */
+    const char *label;   /* NULL: the client's */
+} pawl_acquire_options;
+#define PAWL_ACQUIRE_INIT { sizeof(pawl_acquire_options), PAWL_FOREVER, 0, 0, 0, -1, NULL }
+
+/* --- client --- */
+
+/* Opens no thread and no socket before the first use. url: see pawl-url(7); "file:", "redis://host", ... */
+int pawl_open(const char *url, const pawl_options *options, pawl_client **ret_client, pawl_error *error);
+/* Optional: connect and check now (address, rights, role), within wait_ms. */
+int pawl_connect(pawl_client *client, int64_t wait_ms, pawl_error *error);
+/* Releases all its locks (1 s at most), ends the thread; handles of its locks die with it. NULL is allowed. */
+void pawl_close(pawl_client *client);
+/* In a forked child the only call allowed: frees memory and descriptors, sends nothing. */
+void pawl_forget(pawl_client *client);
+
+/* --- blocking --- */
+
+/* Takes the lock `name` (1 to 512 bytes of UTF-8). Not re-entrant: this process's own locks count like anybody's.
+ * An attempt that ends unknown (the reply was lost) is undone in the background, or expires. */
+int pawl_acquire(pawl_client *client, const char *name, const pawl_acquire_options *options, pawl_lock **ret_lock,
+                 pawl_error *error);
+/* Always consumes the lock. wait_ms 0 never blocks: the client's thread finishes it, and 0 is returned. PAWL_ELOST: it was
+ * not ours any more; PAWL_EUNREACHABLE: no answer in time, it is free within the ttl. A pending lock is cancelled. */
+int pawl_release(pawl_lock *lock, int64_t wait_ms, pawl_error *error);
+
+/* --- event loop: one descriptor per client, whatever the number of locks --- */
+
+/* Never blocks. Ends in one PAWL_GRANTED or PAWL_FAILED event, unless released before. A failed lock is to be released too. */
+int pawl_acquire_start(pawl_client *client, const char *name, const pawl_acquire_options *options, void *user,
+                       pawl_lock **ret_lock, pawl_error *error);
+/* Readable (level) while an event waits; poll it, never read or close it. Negative: out of descriptors. */
+int pawl_event_fd(pawl_client *client);
+/* 1: got one, 0: none. No event of a lock comes after its release. Only locks of pawl_acquire_start have events. */
+int pawl_next_event(pawl_client *client, pawl_event *ret_event);
+
+/* --- a held lock --- */
+
+int64_t pawl_token(const pawl_lock *lock);        /* 1 .. 2^53-1; rises with every grant of the name; 0 while pending */
+int pawl_check(const pawl_lock *lock);            /* PAWL_OK or PAWL_ELOST by the local deadline; no I/O, async-signal-safe */
+int64_t pawl_remaining_ms(const pawl_lock *lock); /* to the safe deadline; PAWL_FOREVER where a session or the kernel holds
+                                                     the lock; <= 0: lost */
+int pawl_lost_fd(pawl_lock *lock); /* made when first asked for; readable for good once lost, even if all our threads hang;
+                                      belongs to the lock; negative: out of descriptors */
+/* Asks the service: still this very grant? Advice, not a guard: the answer is old when it arrives. */
+int pawl_verify(pawl_lock *lock, int64_t wait_ms, pawl_error *error);
+const char *pawl_name(const pawl_lock *lock);
+/* For a guardian process: descriptors (at most max are written, the number is returned) whose duplicates keep the lock
+ * held after this process died, where the kernel or a session holds it. 0 where only a ttl does. */
+int pawl_holding_fds(pawl_lock *lock, int *ret_fds, int max);
+
+/* --- look --- */
+
+typedef struct {
+    size_t size;
+    const char *name, *label, *host, *user, *command; /* NULL: unknown; they live only during the call */
+    int64_t pid, token, since_ms, left_ms;            /* 0: unknown; since_ms: wall clock, milliseconds since 1970 */
+    int held, shared, place;                          /* place: 1 .. in the queue, 0 for a holder */
+} pawl_entry;
+typedef int pawl_entry_fn(const pawl_entry *entry, void *data); /* not zero stops */
+
+/* Holders and waiters of one name, or of all (NULL). Never blocks a lock. */
+int pawl_inspect(pawl_client *client, const char *name, int64_t wait_ms, pawl_entry_fn *fn, void *data, pawl_error *error);
+/* What the promises are here, as JSON; returns PAWL_EINVALID if size is too small. */
+int pawl_guarantees(pawl_client *client, char *json, size_t size, pawl_error *error);
+
+const char *pawl_strerror(int code);
+const char *pawl_version(void); /* "0.1.0 file mem redis; layout 1" */
+
+/* The INIT macros, for languages without a preprocessor. */
+void pawl_options_init(pawl_options *options, size_t size);
+void pawl_acquire_init(pawl_acquire_options *options, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,135 @@
+/* backend.h: the one contract between the core and a service that keeps locks.
+ *
+ * A backend turns questions into one round trip each and answers yes, no, unknown (it may have happened) or fault (it surely
+ * did not). It decides nothing, never sleeps, never retries, reads no clock for a decision of its own, and contains no mutex
+ * round its sessions: a session is used by one thread at a time, the hub by the keeper only; the core sees to both.
+ *
+ * Every question ends at `until`, or when its cancel descriptor is readable. A session that answered UNKNOWN, or FAULT with
+ * PAWL_EUNREACHABLE, is dropped by the core and never used again. docs/BACKEND.md tells what a new backend owes. */
+#ifndef PAWL_BACKEND_H
+#define PAWL_BACKEND_H
+#include "error.h"
+#include "url.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum bk_says { BK_YES, BK_NO, BK_UNKNOWN, BK_FAULT };
+
+/* When a question must end. CLOCK_BOOTTIME nanoseconds; cancel_fd -1: none. */
+struct bk_until {
+    int64_t at_ns;
+    int cancel_fd;
+};
+
+struct bk;         /* one URL, opened: parameters, hub */
+struct bk_session; /* one connection */
+
+/* One attempt: constant from its first send to grant, refusal or finished undo; the queue wait is included. */
+struct bk_claim {
+    const char *name;
+    size_t name_len;
+    unsigned char owner[16]; /* random, fresh for each attempt, the same in each repeat within it */
+    bool shared;
+    int64_t ttl_ms;
+    const char *about;       /* for who: "host=web1&pid=4711&user=ana&command=backup&label=nightly%20run" (about.h) */
+    struct bk_life *life;    /* the life that the grant will hang on; NULL where caps.life is BK_LIFE_NONE */
+    struct bk_session *pin;  /* set by the backend while the claim waits in that very session; NULL: any session */
+    void *of;                /* the backend's while the claim waits; gone after YES, or after forget said YES */
+};
+
+/* What is renewed. One a lock, or one a ttl that many grants hang on. */
+struct bk_life {
+    int64_t ttl_ms;
+    const struct bk_grant *grant; /* BK_LIFE_LOCK: the grant to renew */
+    void *of;                     /* BK_LIFE_TTL: the backend's lease; freed by end_life */
+};
+
+struct bk_grant {
+    const struct bk_claim *claim; /* as it was taken; set by the core */
+    uint64_t token;               /* 1 .. 2^53-1 */
+    int64_t left_ms;              /* left when the reply was made; -1: as long as the session, or `of`, lives */
+    struct bk_session *pin;       /* session-bound: release only there; NULL: any session */
+    void *of;                     /* the backend's; freed by end */
+};
+
+struct bk_busy {
+    int64_t ask_again_ms; /* when the state may change by itself, or when to look at the latest; the core adds jitter */
+    int wake_fd;          /* readable: ask again at once; belongs to the claim; -1: told through the hub, or not at all */
+    bool queued;          /* the service keeps our place: a wake-up will come */
+    bool foreign;         /* held by a program that is not pawl */
+    char holder[256];     /* about of the holder, "" unknown */
+};
+
+struct bk_record {
+    const char *name, *about; /* about "" unknown */
+    uint64_t token;           /* 0 unknown */
+    int64_t since_ms, left_ms; /* wall clock since 1970, 0 unknown; left -1 unknown or without end */
+    bool shared;
+    int place;                /* 0 holds, 1 .. waits */
+};
+typedef bool bk_each(const struct bk_record *, void *data); /* false stops */
+
+/* Where the numbers of a service stand (docs/ARCHITECTURE.md, tokens). */
+struct bk_tokens {
+    uint64_t since, last;
+    int64_t clock_us;       /* the service's */
+    char stored[96], answering[96]; /* identity kept beside the number, identity that answers now */
+};
+
+enum bk_life_scope { BK_LIFE_NONE, BK_LIFE_LOCK, BK_LIFE_TTL };
+
+struct bk_caps {
+    const char *scheme;
+    enum bk_life_scope life;
+    bool session_bound; /* a grant lives no longer than its session, which pins it */
+    bool shared;        /* has shared mode */
+    bool fifo;          /* serves waiters in order */
+    bool hub;           /* wakes waiters through hub_fd */
+    bool fences_alone;  /* one holder even if it is paused or cut off: good for correctness without a guard */
+    int renew_batch;    /* lives in one renew */
+    int per_session;    /* session_bound: grants on one session at the most */
+    int64_t ttl_min_ms, ttl_max_ms;
+};
+
+/* Wakes the waiter with that owner value; NULL: everybody (messages may have been missed). */
+typedef void bk_wake(const unsigned char owner[16], void *data);
+
+struct backend {
+    struct bk_caps caps;
+    /* Parses parameters; no I/O. YES or FAULT. */
+    enum bk_says (*open)(const struct url *, struct bk **ret, pawl_error *);
+    void (*close)(struct bk *, bool forked);
+    enum bk_says (*connect)(struct bk *, struct bk_until, struct bk_session **ret, pawl_error *);
+    void (*drop)(struct bk_session *, bool forked); /* forked: close descriptors only, say nothing */
+    /* Descriptors that show a hang-up (grant NULL), or that keep the grant while duplicates of them are open. */
+    int (*fds)(struct bk_session *, const struct bk_grant *, int *ret, int max);
+
+    /* YES: held. NO: busy; with queue also waiting, if the service keeps a queue. Repeating with the same owner is safe: a
+     * repeat of what was granted says YES with what is left now. ret_busy is filled on NO. */
+    enum bk_says (*take)(struct bk_session *, struct bk_claim *, bool queue, struct bk_until, struct bk_grant *ret,
+                         struct bk_busy *ret_busy, pawl_error *);
+    /* Undo and leave. YES: nothing of the claim is there; what was handed to it was handed on. */
+    enum bk_says (*forget)(struct bk_session *, struct bk_claim *, struct bk_until, pawl_error *);
+    /* For each grant YES: it was ours and is free; NO: it was not ours any more. A grant is still to be ended. */
+    enum bk_says (*release)(struct bk_session *, struct bk_grant *const[], int n, struct bk_until, enum bk_says ret[],
+                            pawl_error *);
+    /* Never creates. For each life YES with what is left, NO: gone. A result other than YES holds for all. */
+    enum bk_says (*renew)(struct bk_session *, struct bk_life *const[], int n, struct bk_until, enum bk_says ret[],
+                          int64_t ret_left_ms[], pawl_error *);
+    /* The same grant, now? Changes nothing. */
+    enum bk_says (*prove)(struct bk_session *, const struct bk_grant *, struct bk_until, pawl_error *);
+    void (*end)(struct bk_grant *, bool forked); /* frees grant->of; once for every YES of take; no I/O but close */
+    void (*end_life)(struct bk_life *);          /* NULL unless BK_LIFE_TTL */
+    /* name NULL: all. */
+    enum bk_says (*records)(struct bk_session *, const char *name, bk_each *, void *data, struct bk_until, pawl_error *);
+    /* advance: ADVANCE to at least `to` first (0: as if just restored). */
+    enum bk_says (*tokens)(struct bk_session *, bool advance, uint64_t to, struct bk_until, struct bk_tokens *ret,
+                           pawl_error *);
+
+    /* The hub (NULL without caps.hub): one channel a client through which the service says "ask again". */
+    enum bk_says (*hub_open)(struct bk *, struct bk_until, pawl_error *); /* YES: whoever queues from now on is told */
+    int (*hub_fd)(struct bk *);                                           /* -1: not open */
+    enum bk_says (*hub_io)(struct bk *, bk_wake *, void *data, pawl_error *); /* never blocks; FAULT: it is closed now */
+    void (*hub_close)(struct bk *, bool forked);
+};
+#endif
