@@ -7,14 +7,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* As much of value as fits, never ending inside a UTF-8 character. */
 static void add(char *text, const char *key, const char *value, size_t most) {
-    char piece[ABOUT_SIZE];
-    int n = snprintf(piece, sizeof piece, "%s%s=", *text ? "&" : "", key);
-    if (!value || !*value || n < 0) return;
-    size_t length = strnlen(value, most);
-    while (length > 0 && ((unsigned char)value[length] & 0xC0) == 0x80) length--; /* not inside a UTF-8 character */
-    if (url_escape(piece, sizeof piece, value, length, "-_.") && strlen(text) + strlen(piece) < ABOUT_SIZE)
-        strcat(text, piece);
+    size_t used = strlen(text), length = value ? strnlen(value, most) : 0;
+    if (snprintf(text + used, ABOUT_SIZE - used, "%s%s=", used ? "&" : "", key) < (int)(ABOUT_SIZE - used)) {
+        for (; length > 0; length--) {
+            if (((unsigned char)value[length] & 0xC0) == 0x80) continue;
+            if (url_escape(text, ABOUT_SIZE, value, length, "-_.")) return;
+        }
+    }
+    text[used] = 0;
 }
 
 void about_self(const char *label, char ret[ABOUT_SIZE]) {
@@ -25,7 +27,8 @@ void about_self(const char *label, char ret[ABOUT_SIZE]) {
     snprintf(pid, sizeof pid, "%d", (int)getpid());
     add(ret, "host", host, 64);
     add(ret, "pid", pid, 16);
-    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found) add(ret, "user", found->pw_name, 32);
+    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
+        add(ret, "user", found->pw_name, 32);
     add(ret, "command", program_invocation_short_name, 32);
     add(ret, "label", label, 64);
 }
@@ -45,6 +48,14 @@ void about_parse(const char *text, struct about *ret, pawl_entry *entry) {
 
 void about_free(struct about *about) { url_free_params(about->params, about->n); }
 
+/* Others wrote it, and it goes to a terminal: no control characters, neither C0 nor C1 (U+0080 to U+009F). */
+static void tame(char *text) {
+    for (unsigned char *p = (unsigned char *)text; *p; p++) {
+        if (*p < 32 || *p == 127) *p = '?';
+        if (*p == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0) p[0] = p[1] = '?';
+    }
+}
+
 void about_describe(const char *text, char *ret, size_t size) {
     struct about about;
     pawl_entry entry = {.size = sizeof entry};
@@ -53,5 +64,6 @@ void about_describe(const char *text, char *ret, size_t size) {
     else
         snprintf(ret, size, "%s (pid %lld, %s%s%s)", entry.command ? entry.command : "a program", (long long)entry.pid,
                  entry.user ? entry.user : "", entry.user ? "@" : "", entry.host ? entry.host : "?");
+    tame(ret);
     about_free(&about);
 }

@@ -56,10 +56,13 @@ int url_parse_params(const char *text, struct url_param **ret, size_t *ret_n) {
     for (const char *at = text, *end = text + strlen(text); at < end;) {
         const char *stop = find(at, end, '&'), *equals = find(at, stop, '=');
         struct url_param *more = realloc(params, (n + 1) * sizeof *params);
-        if (!more) break;
+        if (!more) {
+            url_free_params(params, n);
+            return PAWL_EINTERNAL;
+        }
         params = more;
-        params[n] = (struct url_param){.key = decoded(at, equals),
-                                       .value = decoded(equals < stop ? equals + 1 : stop, stop)};
+        params[n] =
+            (struct url_param){.key = decoded(at, equals), .value = decoded(equals < stop ? equals + 1 : stop, stop)};
         if (!params[n].key || !params[n].value || !*params[n].key) {
             free(params[n].key);
             free(params[n].value);
@@ -89,8 +92,7 @@ static int add_host(struct url *url, const char *from, const char *to, pawl_erro
         if (host_end == to) return error_set(error, PAWL_EINVALID, NULL, "url %s: '[' without ']'", url->shown);
         from++;
         if (host_end + 1 < to && host_end[1] == ':') port = host_end + 2;
-        else if (host_end + 1 < to)
-            return error_set(error, PAWL_EINVALID, NULL, "url %s: text behind ']'", url->shown);
+        else if (host_end + 1 < to) return error_set(error, PAWL_EINVALID, NULL, "url %s: text behind ']'", url->shown);
     } else {
         host_end = find(from, to, ':');
         if (host_end < to) port = host_end + 1;
@@ -136,6 +138,24 @@ static int parse_authority(struct url *url, const char *from, const char *to, pa
     return PAWL_OK;
 }
 
+/* Of the raw key [from, to), which may be escaped. */
+static bool is_secret_key(const char *from, const char *to) {
+    char *key = decoded(from, to);
+    bool secret = !key || is_secret(key);
+    free(key);
+    return secret;
+}
+
+/* The '@' that ends user:password; NULL: there is none. A password with a raw '?' is wrong, and yet must not be shown.
+ */
+static const char *end_of_userinfo(const char *start, const char *question, const char *end) {
+    const char *at_sign = memrchr(start, '@', (size_t)(question - start));
+    const char *colon = find(start, question, ':');
+    if (at_sign || colon == question) return at_sign;
+    if (strspn(colon + 1, "0123456789") == strcspn(colon + 1, ",/?")) return NULL; /* host:port */
+    return memrchr(question, '@', (size_t)(end - question));
+}
+
 /* The text with *** for the password between ':' and the last '@' of the authority, and for secret parameters. */
 static char *shown(const char *text) {
     const char *end = text + strlen(text), *colon = find(text, end, ':'), *question = find(text, end, '?');
@@ -143,25 +163,22 @@ static char *shown(const char *text) {
     if (!copy) return NULL;
     const char *from = text;
     if (colon < question && strncmp(colon, "://", 3) == 0) {
-        const char *start = colon + 3, *at_sign = memrchr(start, '@', (size_t)(question - start));
+        const char *start = colon + 3, *at_sign = end_of_userinfo(start, question, end);
         const char *secret = at_sign ? find(start, at_sign, ':') : NULL;
         if (secret && secret < at_sign) {
             to += sprintf(to, "%.*s:***", (int)(secret - text), text);
             from = at_sign;
+            question = find(from, end, '?');
         }
     }
     while (from < end) {
         const char *stop = find(from, end, from < question ? '?' : '&');
         if (stop < end) stop++;
         const char *equals = find(from, stop, '=');
-        if (from > question && equals < stop) {
-            char key[64];
-            snprintf(key, sizeof key, "%.*s", (int)(equals - from), from);
-            if (is_secret(key)) {
-                to += sprintf(to, "%.*s=***%s", (int)(equals - from), from, stop[-1] == '&' ? "&" : "");
-                from = stop;
-                continue;
-            }
+        if (from > question && equals < stop && is_secret_key(from, equals)) {
+            to += sprintf(to, "%.*s=***%s", (int)(equals - from), from, stop[-1] == '&' ? "&" : "");
+            from = stop;
+            continue;
         }
         to += sprintf(to, "%.*s", (int)(stop - from), from);
         from = stop;

@@ -75,8 +75,20 @@ static void test_advance(void **data) {
 
 static void test_parse(void **data) {
     (void)data;
-    static const char *const bad[] = {"", "0", "00", "-1", "+1", " 1", "1 ", "1.0", "0x10", "1e3", "9007199254740992",
-                                      "99999999999999999999999999", "18446744073709551617", "\xd9\xa1"};
+    static const char *const bad[] = {"",
+                                      "0",
+                                      "00",
+                                      "-1",
+                                      "+1",
+                                      " 1",
+                                      "1 ",
+                                      "1.0",
+                                      "0x10",
+                                      "1e3",
+                                      "9007199254740992",
+                                      "99999999999999999999999999",
+                                      "18446744073709551617",
+                                      "\xd9\xa1"};
     uint64_t n = 42;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_false(token_parse(bad[i], &n));

@@ -1,0 +1,223 @@
+/* URLs: every form of the table in README, what is refused and by which words, and that no text ever shows a secret. */
+#include "url.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static struct url *parsed(const char *text) {
+    struct url *url = NULL;
+    pawl_error error = PAWL_ERROR_INIT;
+    if (url_parse(text, &url, &error) != PAWL_OK) fail_msg("%s: %s", text, error.text);
+    return url;
+}
+
+static void refused(const char *text, const char *why) {
+    struct url *url = NULL;
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(url_parse(text, &url, &error), PAWL_EINVALID);
+    assert_int_equal(error.code, PAWL_EINVALID);
+    assert_null(url);
+    if (!strstr(error.text, why)) fail_msg("%s: '%s' does not say '%s'", text, error.text, why);
+}
+
+static void test_file_forms(void **data) {
+    (void)data;
+    static const struct {
+        const char *text, *path;
+    } forms[] = {{"file:", ""},           {"file:/srv/locks", "/srv/locks"}, {"file:locks", "locks"},
+                 {"file:a%20b", "a b"},   {"file:/a,b@c:d", "/a,b@c:d"},     {"file:///srv", "srv"},
+                 {"file:/x?mode=0", "/x"}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct url *url = parsed(forms[i].text);
+        assert_string_equal(url->scheme, "file");
+        assert_string_equal(url->path, forms[i].path);
+        assert_string_equal(url->rest, forms[i].text + 5);
+        assert_int_equal(url->authority, strstr(forms[i].text, "//") != NULL);
+        assert_int_equal(url->n_hosts, 0);
+        assert_null(url->user);
+        url_free(url);
+    }
+}
+
+static void test_hosts(void **data) {
+    (void)data;
+    struct url *url = parsed("redis+sentinel://ana:s%40cret@h1:26379,[::1]:7000,h3/mymaster/2?prefix=a%3Ab:&ttl=5s");
+    assert_string_equal(url->scheme, "redis+sentinel");
+    assert_string_equal(url->user, "ana");
+    assert_string_equal(url->password, "s@cret");
+    assert_int_equal(url->n_hosts, 3);
+    assert_string_equal(url->hosts[0].host, "h1");
+    assert_int_equal(url->hosts[0].port, 26379);
+    assert_string_equal(url->hosts[1].host, "::1");
+    assert_int_equal(url->hosts[1].port, 7000);
+    assert_string_equal(url->hosts[2].host, "h3");
+    assert_int_equal(url->hosts[2].port, 0);
+    assert_string_equal(url->path, "mymaster/2");
+    assert_string_equal(url_param(url, "prefix"), "a:b:");
+    assert_null(url_param(url, "Prefix"));
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(url_params_known(url, &error), PAWL_EINVALID);
+    assert_non_null(strstr(error.text, "'ttl'"));
+    assert_string_equal(url_param(url, "ttl"), "5s");
+    assert_int_equal(url_params_known(url, &error), PAWL_OK);
+    url_free(url);
+
+    url = parsed("redis://:pw@[fe80::1]/0");
+    assert_null(url->user);
+    assert_string_equal(url->password, "pw");
+    assert_string_equal(url->hosts[0].host, "fe80::1");
+    assert_int_equal(url->hosts[0].port, 0);
+    url_free(url);
+
+    url = parsed("redis://u:@h");
+    assert_string_equal(url->password, "");
+    url_free(url);
+
+    url = parsed("etcd://h:65535");
+    assert_int_equal(url->hosts[0].port, 65535);
+    assert_string_equal(url->path, "");
+    url_free(url);
+}
+
+static void test_parameters(void **data) {
+    (void)data;
+    struct url *url = parsed("mem:?a&b=&c=%3d%26&d=x=y&");
+    assert_int_equal(url->n_params, 4);
+    assert_string_equal(url_param(url, "a"), "");
+    assert_string_equal(url_param(url, "b"), "");
+    assert_string_equal(url_param(url, "c"), "=&");
+    assert_string_equal(url_param(url, "d"), "x=y");
+    assert_int_equal(url_params_known(url, NULL), PAWL_OK);
+    url_free(url);
+}
+
+static void test_refused(void **data) {
+    (void)data;
+    refused("", "no scheme");
+    refused("nightly", "no scheme");
+    refused("/srv/locks", "no scheme");
+    refused(":x", "no scheme");
+    refused("1file:x", "no scheme");
+    refused("10.0.0.5:6379", "no scheme");
+    refused("re dis://h", "no scheme");
+    refused("redis://h:0", "port");
+    refused("redis://h:65536", "port");
+    refused("redis://h:", "port");
+    refused("redis://h:6379x", "port");
+    refused("redis://h:+1", "port");
+    refused("redis://h: 1", "port");
+    refused("redis://h:123456789012345678901", "port");
+    refused("redis://[::1", "']'");
+    refused("redis://[::1]x", "behind ']'");
+    refused("redis://h%zz", "%XX");
+    refused("redis://h%0", "%XX");
+    refused("redis://h%00", "%XX");
+    refused("file:/a%2", "%XX in the path");
+    refused("redis://a%:b@h", "%XX in the user");
+    refused("redis://a:b%@h", "%XX in the user");
+    refused("mem:?=x", "key=value");
+    refused("mem:?a=1&&b=2", "key=value");
+    refused("mem:?a=%", "key=value");
+    refused("mem:?a=1&a=2", "'a' is given twice");
+    refused("mem:?a=1&%61=2", "'a' is given twice");
+}
+
+static const char *const with_secret[] = {
+    "redis://ana:SECRET@h",
+    "redis://:SECRET@h:1,h2:2/0?prefix=x",
+    "redis://:SECRET@@h",    /* the last @ counts */
+    "redis://:a/SECRET@h/0", /* raw slash in a password: refused, but not shown */
+    "redis://:a?SECRET@h/0", /* raw question mark in a password */
+    "redis://ana:a?SECRET@h/0?b=c",
+    "redis://:SECRET%@h",
+    "redis://h?password=SECRET",
+    "redis://h?a=b&password=SECRET&c=d",
+    "redis://h?p%61ssword=SECRET",
+    "postgresql:///db?host=/tmp&sslpassword=SECRET",
+    "etcd://h?client-secret=SECRET&x=1",
+    "redis://h?pass=SECRET",
+    "redis://h:port?password=SECRET",
+    "redis://h?password=SECRET&password=SECRET",
+    "redis://h?password=SECRET%",
+};
+
+static void test_no_secret_is_shown(void **data) {
+    (void)data;
+    for (size_t i = 0; i < sizeof with_secret / sizeof *with_secret; i++) {
+        struct url *url = NULL;
+        pawl_error error = PAWL_ERROR_INIT;
+        url_parse(with_secret[i], &url, &error);
+        if (strstr(error.text, "SECRET")) fail_msg("%s: the error shows the secret: %s", with_secret[i], error.text);
+        if (url && strstr(url->shown, "SECRET")) fail_msg("%s: shown as %s", with_secret[i], url->shown);
+        if (url && !strstr(url->shown, "***")) fail_msg("%s: shown without *** as %s", with_secret[i], url->shown);
+        if (url) {
+            url_params_known(url, &error);
+            if (strstr(error.text, "SECRET")) fail_msg("%s: %s", with_secret[i], error.text);
+        }
+        url_free(url);
+    }
+}
+
+static void test_shown_keeps_the_rest(void **data) {
+    (void)data;
+    static const char *const pairs[][2] = {
+        {"redis://ana:x@h:1/0?a=b", "redis://ana:***@h:1/0?a=b"},
+        {"redis://h?a=b&password=x&c=d", "redis://h?a=b&password=***&c=d"},
+        {"redis://h?password=x", "redis://h?password=***"},
+        {"redis://ana@h/0", "redis://ana@h/0"},
+        {"redis://h:6379/0?label=ana@web", "redis://h:6379/0?label=ana@web"},
+        {"file:/a:b@c", "file:/a:b@c"},
+        {"file:", "file:"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        struct url *url = parsed(pairs[i][0]);
+        assert_string_equal(url->shown, pairs[i][1]);
+        url_free(url);
+    }
+}
+
+static void test_escape(void **data) {
+    (void)data;
+    char text[16] = "";
+    assert_true(url_escape(text, sizeof text, "a-b/\xc3\xa9", 6, "-"));
+    assert_string_equal(text, "a-b%2F%C3%A9");
+    assert_false(url_escape(text, sizeof text, "xyz%", 4, "")); /* nothing of it is appended */
+    assert_string_equal(text, "a-b%2F%C3%A9");
+    assert_true(url_escape(text, sizeof text, "xyz", 3, ""));
+    assert_string_equal(text, "a-b%2F%C3%A9xyz"); /* exactly full */
+    assert_false(url_escape(text, sizeof text, "x", 1, ""));
+    char nul[8] = "";
+    assert_true(url_escape(nul, sizeof nul, "a\0b", 3, "-"));
+    assert_string_equal(nul, "a%00b");
+}
+
+static void test_escape_and_parse_agree(void **data) {
+    (void)data;
+    char text[2048] = "k=", raw[256];
+    for (int i = 1; i < 256; i++) raw[i - 1] = (char)i;
+    raw[255] = 0;
+    assert_true(url_escape(text, sizeof text, raw, 255, "-_."));
+    struct url_param *params;
+    size_t n;
+    assert_int_equal(url_parse_params(text, &params, &n), PAWL_OK);
+    assert_int_equal(n, 1);
+    assert_string_equal(params[0].value, raw);
+    url_free_params(params, n);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_file_forms),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_secret_is_shown),
+        cmocka_unit_test(test_shown_keeps_the_rest),
+        cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_escape_and_parse_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
