@@ -84,5 +84,6 @@ void module_list(char *ret, size_t size) {
         last = rows[i].module;
         int n = snprintf(ret + used, size - used, "%s%s", used ? " " : "", rows[i].scheme);
         if (n > 0 && (size_t)n < size - used) used += (size_t)n;
+        ret[used] = 0; /* whole names only */
     }
 }
