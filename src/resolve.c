@@ -92,7 +92,8 @@ enum bk_says resolve(const char *host, int port, struct bk_until until, struct r
         error_errno(error, PAWL_EINTERNAL, host, "cannot start resolving %s", host);
     } else {
         int ready = clock_wait_fd(q->done_fd, POLLIN, until.at_ns, until.cancel_fd);
-        if (ready == 1) says = finish(q, ret, error);
+        uint64_t one; /* the read orders the answer before it, for whoever checks memory order */
+        if (ready == 1 && read(q->done_fd, &one, sizeof one) > 0) says = finish(q, ret, error);
         else if (ready == -1) error_set(error, PAWL_ECANCELLED, host, "cancelled while resolving %s", host);
         else error_set(error, PAWL_EUNREACHABLE, host, "the name server did not tell the address of %s in time", host);
     }
