@@ -1,0 +1,42 @@
+#!/bin/bash
+# check.sh: the small instances of the models, about half a minute: each that is sound must have no error in its whole state
+# space, each that is broken on purpose must be caught. Needs spin, gcc and python3. Larger ones: results.txt and README.md.
+set -eu
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+OUT=$(mktemp -d)
+export OUT
+trap 'rm -rf "$OUT"' EXIT
+failed=0
+
+want() { # sound|broken NAME MODEL SPIN-FLAGS [GCC-FLAGS]
+    local expect=$1 line errors
+    shift
+    line=$("$here/run.sh" "$1" "$here/$2" "$3" "${4:--DCOLLAPSE}")
+    case $line in
+    *NOTCOMPLETE*"assertion violated"*) errors=broken ;;
+    *NOTCOMPLETE*) errors=unfinished ;;
+    *"errors: 0 "*) errors=sound ;;
+    *"assertion violated"*) errors=broken ;;
+    *) errors="nothing: $line" ;;
+    esac
+    if [ "$errors" = "$expect" ]; then echo "ok      $line"; else echo "NOT OK  expected $expect: $line"; failed=1; fi
+}
+
+want broken b1-noseal-max redlock.pml "-DA=2 -DCMAX=3 -DNOSEAL=1 -DDUP=0" "-DCOLLAPSE -DBFS"
+want broken b2-seal-unchecked redlock.pml "-DA=2 -DCMAX=3 -DSEAL=0 -DDUP=0" "-DCOLLAPSE -DBFS"
+want broken b3-owner-only-lostreply redlock.pml "-DA=2 -DCMAX=4 -DSEAL=1 -DDUP=0" "-DCOLLAPSE -DBFS"
+want broken b5-badhint redlock.pml "-DA=2 -DCMAX=3 -DFAST=1 -DHMAX=3 -DBADHINT=1 -DDUP=0" "-DCOLLAPSE -DBFS"
+want broken b8-renew-recreate redlock.pml "-DA=2 -DCMAX=4 -DRENEW=3 -DDUP=0" "-DCOLLAPSE -DBFS"
+want broken b9-lose1-N3 redlock.pml "-DA=2 -DCMAX=3 -DLOSE=1" "-DCOLLAPSE -DBFS"
+want broken r1-reach2 redlock.pml "-DA=2 -DCMAX=4 -DREACH=2" "-DCOLLAPSE -DBFS"
+want sound g4-owner-masked-nodup redlock.pml "-DA=2 -DCMAX=4 -DSEAL=2 -DDUP=0"
+want sound g7-renew2-h0 redlock.pml "-DA=2 -DCMAX=3 -DFAST=1 -DRENEW=2" "-DHC4"
+want broken s0-mode0 reseed.pml "-DMODE=0" "-DCOLLAPSE -DBFS"
+want broken s3-mode3 reseed.pml "-DMODE=3" "-DCOLLAPSE -DBFS"
+want sound s5c-member-5to3-c1 reseed.pml "-DMODE=5 -DN=5 -DOLDM=31 -DOLDQ=3 -DNEWM=7 -DNEWQ=2 -DCMAX=1" "-DHC4"
+
+# tokens_sim.py --mech: number of bad interleavings, mechanism by mechanism; 0 is a mechanism that is used.
+bad=$(python3 "$here/tokens_sim.py" --mech | sed 's/.*interleavings, *\([0-9]*\) bad.*/\1/' | tr '\n' ' ')
+want="80 62 0 1 0 0 0 330 0 0 40 0 "
+if [ "$bad" = "$want" ]; then echo "ok      tokens_sim.py --mech: $bad"; else echo "NOT OK  tokens_sim.py --mech: $bad, expected $want"; failed=1; fi
+exit $failed
