@@ -57,6 +57,8 @@ int parse_options(const struct verb *verb, int argc, char **argv, struct common 
 void common_options(const struct common *common, pawl_options *ret);
 /* Opens the settled URL. 0, or the exit code and the reason was printed. */
 int open_client(const struct common *common, const char *name, pawl_client **ret);
+/* The same with options that began as common_options: an observer, a margin. */
+int open_client_with(const struct common *common, const pawl_options *options, const char *name, pawl_client **ret);
 /* The settled URL without its secrets; to be freed. */
 char *shown_url(const char *url);
 #endif
