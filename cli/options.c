@@ -240,10 +240,8 @@ static int settle_url(const struct verb *verb, struct common *common, const char
 /* Config and options into *common. The strings live until the process ends. */
 static int settle(const struct verb *verb, struct common *common, const struct given *given) {
     struct config config = CONFIG_INIT;
-    bool log_json = given->log && strcmp(given->log, "json") == 0;
-    if (given->log && !log_json && strcmp(given->log, "text") != 0)
+    if (given->log && !messages.json && strcmp(given->log, "text") != 0)
         return bad_value(verb, "--log", given->log, "text or json");
-    messages.json = log_json;
     if (given->purpose && strcmp(given->purpose, "efficiency") != 0 && strcmp(given->purpose, "correctness") != 0)
         return bad_value(verb, "--for", given->purpose, "efficiency or correctness");
     if (verb->common & COMMON_URL) {
@@ -290,6 +288,7 @@ int parse_options(const struct verb *verb, int argc, char **argv, struct common 
     if (verb->common & COMMON_LOCK) parser.tables[parser.n_tables++] = lock;
     if (verb->common & COMMON_JSON) parser.tables[parser.n_tables++] = json;
     int code = parse_all(&parser, argc, argv, &n);
+    messages.json = given.log && strcmp(given.log, "json") == 0;
     if (code < 0 && given.help) {
         fputs(verb->usage, stdout);
         return 0;
