@@ -1,0 +1,60 @@
+/* redis.h: what the files of the Redis backend share. Reading order: take.lua, release.lua, redis.c, hub.c, dial.c,
+ * wire.c.
+ *
+ * A lock is one key, set only where absent, that expires. The scripts beside this file decide everything inside the
+ * server; the C code sends one of them and reads the answer. */
+#ifndef REDIS_REDIS_H
+#define REDIS_REDIS_H
+#include "place.h"
+#include "script.h"
+#include "wire.h"
+#include <stdatomic.h>
+
+#define CLAIM_MS 500   /* what a waiter has to take what was handed to it */
+#define LOOK_MS 5000   /* no waiter looks away for longer, whatever the server said */
+#define RANK_MS 100    /* and each place in the queue looks that much later than the one before */
+#define POLL_MS 75     /* how often a foreign holder is asked about, or everybody where nothing can be pushed */
+#define GRANT_CHARS 65 /* token(16) ':' owner(48): what a grant is known by */
+#define OWNER_CHARS 48
+
+struct hub;
+struct bk {
+    struct place place;
+    char client_id[17]; /* 16 hex characters: the first of every owner value, and the hub's channel */
+    char numbers[PREFIX_MAX + 4];
+    struct hub *hub;          /* NULL: not open; the keeper's */
+    _Atomic uint64_t dialled; /* which server the last session was made to (a hash of its run id); the hub must agree */
+    atomic_int kick_fd;       /* wakes the hub when it does not; -1: no hub */
+};
+
+struct bk_session {
+    struct bk *bk;
+    struct wire wire;
+    char run_id[41];
+    struct watch *watch; /* NULL without sentinels */
+};
+
+/* dial.c: a connection to the primary: authenticated, database selected, role and version checked. */
+enum bk_says dial(struct bk *bk, struct bk_until until, struct wire *ret, char ret_run_id[41], pawl_error *error);
+
+/* redis.c: one script call with the EVAL fall-back. `a` holds keys and arguments behind its first three places, which
+ * are filled here. YES: *ret is a reply, and no error. */
+enum bk_says call_script(struct bk_session *s, const struct script *script, struct args *a, int keys,
+                         struct bk_until until, redisReply **ret, pawl_error *error);
+
+/* look.c */
+enum bk_says redis_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                           pawl_error *error);
+enum bk_says redis_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
+                          pawl_error *error);
+/* Is it of the form that the scripts write? */
+bool value_is_ours(const char *value, size_t length);
+#define VALUE_MS 65    /* where the wall clock stands, 13 digits */
+#define VALUE_ABOUT 78 /* where about begins; without the clock in a member of the queue, at 48 */
+
+/* hub.c */
+enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);
+int hub_fd(struct bk *bk);
+enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error);
+void hub_close(struct bk *bk, bool forked);
+#endif

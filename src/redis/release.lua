@@ -1,0 +1,53 @@
+-- Rule: release: only the very same grant (token and owner), which then goes to the first waiter that is still subscribed,
+-- for the time of a claim, or is deleted. With leave: of this owner whatever there is: its place in the queue and its grant.
+-- Told first, then removed from the queue, then set over the held value, deleted if that is refused: nothing that can be
+-- refused raises before the lock is gone, so that no missing right keeps a lock or leaves a gap.
+-- KEYS lock queue numbers   ARGV token:owner (leave: owner) run-id claim client-ms [about, when leaving]
+-- Returns 1: it was ours; 0: it was not.
+if #ARGV == 4 and redis.call('EXISTS', KEYS[2]) == 0 and redis.pcall('GETRANGE', KEYS[1], '0', '64') == ARGV[1] then
+  return redis.call('DEL', KEYS[1])
+end
+local L, Q, C, VAL, RUN, CLAIM, CLIENT_MS, ABOUT = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local function ok(r) return not (type(r) == 'table' and r.err) end
+--@include issue.lua
+--@include tell.lua
+local function head()
+  local q = redis.pcall('ZRANGE', Q, 0, 0)
+  return ok(q) and q[1] or nil
+end
+local function deputy(ms)
+  local h = head()
+  while h and tell(h, 'n ' .. ms) == 0 and ok(redis.pcall('ZREM', Q, h)) do h = head() end
+end
+local v = redis.pcall('GETRANGE', L, '0', '64')
+if type(v) == 'table' then -- a key of another type is not ours
+  if not string.find(v.err, 'WRONGTYPE', 1, true) then return v end
+  v = ''
+end
+if ABOUT then
+  local place = redis.pcall('ZRANK', Q, VAL .. ABOUT)
+  redis.pcall('ZREM', Q, VAL .. ABOUT)
+  if string.sub(v, 18) ~= VAL then
+    if place == 0 then deputy(v ~= '' and redis.call('PTTL', L) or 0) end
+    return 0
+  end
+elseif v ~= VAL then
+  if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then return redis.error_reply('PAWLREPLICA') end
+  return 0
+end
+local h = head()
+while h do
+  local n = tell(h, 'g')
+  if not n or not ok(redis.pcall('ZREM', Q, h)) then break end
+  if n > 0 then
+    local issued, t = pcall(issue)
+    if not issued or not ok(redis.pcall('SET', L, t .. ':' .. string.sub(h, 1, 48) .. CLIENT_MS .. string.sub(h, 49), 'PX', CLAIM)) then
+      break
+    end
+    deputy(CLAIM)
+    return 1
+  end
+  h = head()
+end
+redis.call('DEL', L)
+return 1

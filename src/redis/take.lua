@@ -1,0 +1,69 @@
+-- Rule: take the lock; the same call claims it after a hand-over, asks again, and (join) enters the queue.
+--   free and nobody waits: ours.  Ours already: the lease begins anew.  Free, but others wait: the first of them that is
+--   still subscribed gets it for the time of a claim; nobody barges past a live queue.  Else busy.
+-- KEYS lock queue numbers   ARGV owner(48) ttl client-ms(13)+about run-id claim [join]
+-- The lock's value is token(16) ':' owner(48) ms(13) about, set only where absent, so that clients that use SET NX are
+-- excluded and exclude us. Returns the token, or {ttl left, place from 0 or -1, value of the holder}.
+-- The first block repeats issue() for the usual case, before any function is made: it is most of the cost of a lock.
+local L, Q, C, RUN = KEYS[1], KEYS[2], KEYS[3], ARGV[4]
+if redis.call('EXISTS', L, Q) == 0 then
+  local m, r = redis.call('GET', C), redis.call('INFO', 'replication')
+  if m and string.sub(m, 18, 57) == RUN and string.find(r, 'role:master', 1, true)
+      and string.find(r, 'master_replid2:0000000000000000000000000000000000000000', 1, true) then
+    local n = string.format('%016.0f', string.sub(m, 1, 16) + 1)
+    if n < '9007199254740992' then
+      redis.call('SET', C, n .. string.sub(m, 17))
+      redis.call('SET', L, n .. ':' .. ARGV[1] .. ARGV[3], 'PX', ARGV[2])
+      return n
+    end
+  end
+end
+local call, OWNER, TTL, CLIENT_MS = redis.call, ARGV[1], ARGV[2], string.sub(ARGV[3], 1, 13)
+local ME = OWNER .. string.sub(ARGV[3], 14)
+--@include issue.lua
+--@include tell.lua
+local function hold(n, member, ttl)
+  call('SET', L, n .. ':' .. string.sub(member, 1, 48) .. CLIENT_MS .. string.sub(member, 49), 'PX', ttl)
+end
+local function deputy(ms) -- tells the first in the queue when to look, and drops those who are gone
+  local h = call('ZRANGE', Q, 0, 0)[1]
+  while h and h ~= ME and tell(h, 'n ' .. ms) == 0 do
+    call('ZREM', Q, h)
+    h = call('ZRANGE', Q, 0, 0)[1]
+  end
+end
+local v = call('GET', L)
+if v then
+  if string.sub(v, 18, 65) == OWNER then
+    call('PEXPIRE', L, TTL)
+    return string.sub(v, 1, 16)
+  end
+else
+  local h, n = call('ZRANGE', Q, 0, 0)[1], nil
+  while h and h ~= ME do
+    n = tell(h, 'g')
+    if not n then h = nil break end -- may not publish: take it and leave the queue alone
+    call('ZREM', Q, h)
+    if n > 0 then break end
+    h = call('ZRANGE', Q, 0, 0)[1]
+  end
+  n = issue()
+  if not h or h == ME then
+    hold(n, ME, TTL)
+    if h then call('ZREM', Q, ME) deputy(TTL) end
+    return n
+  end
+  hold(n, h, ARGV[5])
+  deputy(ARGV[5])
+  v = call('GET', L)
+end
+local place = -1
+if ARGV[6] == '1' then -- a repeat keeps its place
+  local last = call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+  call('ZADD', Q, 'NX', (last or 0) + 1, ME)
+  call('PEXPIRE', Q, 120000) -- longer than any waiter looks away
+  place = call('ZRANK', Q, ME)
+elseif not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
+  error('PAWLREPLICA') -- a replica reads as busy what the primary may have freed
+end
+return {call('PTTL', L), place, v}

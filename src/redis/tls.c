@@ -1,0 +1,176 @@
+#include "tls.h"
+#include "clock.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+struct tls {
+    SSL_CTX *context;
+    SSL *ssl;
+    BIO_METHOD *method;
+    int fd;
+};
+
+static int bio_write(BIO *bio, const char *data, int size) {
+    BIO_clear_retry_flags(bio);
+    ssize_t n = send(((struct tls *)BIO_get_data(bio))->fd, data, (size_t)size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
+    return (int)n;
+}
+
+static int bio_read(BIO *bio, char *data, int size) {
+    BIO_clear_retry_flags(bio);
+    ssize_t n = recv(((struct tls *)BIO_get_data(bio))->fd, data, (size_t)size, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+    return (int)n;
+}
+
+static long bio_control(BIO *bio, int command, long number, void *pointer) {
+    (void)bio;
+    (void)number;
+    (void)pointer;
+    return command == BIO_CTRL_FLUSH;
+}
+
+void tls_end(struct tls *tls, bool quiet) {
+    if (!tls) return;
+    if (tls->ssl) {
+        ERR_clear_error();
+        if (!quiet) SSL_shutdown(tls->ssl);
+        SSL_free(tls->ssl);
+    }
+    SSL_CTX_free(tls->context);
+    BIO_meth_free(tls->method);
+    ERR_clear_error();
+    free(tls);
+}
+
+static enum bk_says refuse(const char *node, int code, const char *what, pawl_error *error) {
+    char reason[160] = "";
+    unsigned long number = ERR_peek_last_error();
+    if (number) ERR_error_string_n(number, reason, sizeof reason);
+    ERR_clear_error();
+    error_set(error, code, node, "%s: %s%s%s", node, what, *reason ? ": " : "", reason);
+    return BK_FAULT;
+}
+
+static enum bk_says configure(struct tls *tls, const struct tls_options *o, const char *node, pawl_error *error) {
+    tls->context = SSL_CTX_new(TLS_client_method());
+    tls->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "pawl socket");
+    if (!tls->context || !tls->method) return refuse(node, PAWL_EINTERNAL, "cannot start TLS", error);
+    BIO_meth_set_write(tls->method, bio_write);
+    BIO_meth_set_read(tls->method, bio_read);
+    BIO_meth_set_ctrl(tls->method, bio_control);
+    SSL_CTX_set_min_proto_version(tls->context, TLS1_2_VERSION);
+    SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER, NULL);
+    if (o->cacert ? !SSL_CTX_load_verify_locations(tls->context, o->cacert, NULL)
+                  : !SSL_CTX_set_default_verify_paths(tls->context))
+        return refuse(o->cacert ? o->cacert : node, PAWL_EINVALID, "cannot read the certificates of authorities",
+                      error);
+    if (o->cert && SSL_CTX_use_certificate_chain_file(tls->context, o->cert) != 1)
+        return refuse(o->cert, PAWL_EINVALID, "cannot read this client certificate", error);
+    if (o->cert && SSL_CTX_use_PrivateKey_file(tls->context, o->key ? o->key : o->cert, SSL_FILETYPE_PEM) != 1)
+        return refuse(o->key ? o->key : o->cert, PAWL_EINVALID, "cannot use this private key", error);
+    return BK_YES;
+}
+
+static enum bk_says attach(struct tls *tls, const char *host, const char *node, pawl_error *error) {
+    unsigned char address[16];
+    BIO *bio = BIO_new(tls->method);
+    tls->ssl = SSL_new(tls->context);
+    if (!bio || !tls->ssl) {
+        BIO_free(bio);
+        return refuse(node, PAWL_EINTERNAL, "cannot start TLS", error);
+    }
+    BIO_set_data(bio, tls);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(tls->ssl, bio, bio);
+    SSL_set_mode(tls->ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_set_connect_state(tls->ssl);
+    bool literal = inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+    int ok = literal ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls->ssl), host)
+                     : SSL_set1_host(tls->ssl, host) && SSL_set_tlsext_host_name(tls->ssl, host);
+    return ok ? BK_YES : refuse(node, PAWL_EINTERNAL, "cannot set the name to verify", error);
+}
+
+/* What SSL_get_error means: the events to wait for, or 0: failed, errno is set (0: closed). */
+static int wants(struct tls *tls, int result) {
+    int number = errno;
+    switch (SSL_get_error(tls->ssl, result)) {
+    case SSL_ERROR_WANT_READ: return POLLIN;
+    case SSL_ERROR_WANT_WRITE: return POLLOUT;
+    case SSL_ERROR_ZERO_RETURN: errno = 0; return 0;
+    case SSL_ERROR_SYSCALL: errno = number; return 0;
+    default: errno = EPROTO; return 0;
+    }
+}
+
+static enum bk_says shake(struct tls *tls, const char *host, const char *node, struct bk_until until,
+                          pawl_error *error) {
+    for (;;) {
+        ERR_clear_error();
+        int result = SSL_do_handshake(tls->ssl), events;
+        if (result == 1) return BK_YES;
+        events = wants(tls, result);
+        if (!events) {
+            long verdict = SSL_get_verify_result(tls->ssl);
+            if (verdict == X509_V_OK) return refuse(node, PAWL_EUNREACHABLE, "the TLS handshake failed", error);
+            error_set(error, PAWL_EDENIED, node,
+                      "%s: its certificate was not accepted for '%s': %s (see cacert and "
+                      "server-name)",
+                      node, host, X509_verify_cert_error_string(verdict));
+            ERR_clear_error();
+            return BK_FAULT;
+        }
+        int ready = clock_wait_fd(tls->fd, (short)events, until.at_ns, until.cancel_fd);
+        if (ready == 1) continue;
+        error_set(error, ready == -1 ? PAWL_ECANCELLED : PAWL_EUNREACHABLE, node, "%s: the TLS handshake %s", node,
+                  ready == -1 ? "was cancelled" : "did not end in time (does that port speak TLS?)");
+        return BK_FAULT;
+    }
+}
+
+enum bk_says tls_start(int fd, const struct tls_options *options, const char *host, const char *node,
+                       struct bk_until until, struct tls **ret, pawl_error *error) {
+    struct tls *tls = calloc(1, sizeof *tls);
+    if (!tls) return refuse(node, PAWL_EINTERNAL, "out of memory", error);
+    tls->fd = fd;
+    if (options->server_name) host = options->server_name;
+    enum bk_says says = configure(tls, options, node, error);
+    if (says == BK_YES) says = attach(tls, host, node, error);
+    if (says == BK_YES) says = shake(tls, host, node, until, error);
+    if (says == BK_YES) *ret = tls;
+    else tls_end(tls, true);
+    return says;
+}
+
+static ssize_t outcome(struct tls *tls, int result, int *events) {
+    if (result > 0) return result;
+    int waited = wants(tls, result);
+    if (waited) {
+        *events = waited;
+        errno = EAGAIN;
+        return -1;
+    }
+    ERR_clear_error();
+    return errno ? -1 : 0;
+}
+
+ssize_t tls_recv(struct tls *tls, void *buffer, size_t size, int *events) {
+    ERR_clear_error();
+    errno = 0;
+    return outcome(tls, SSL_read(tls->ssl, buffer, (int)size), events);
+}
+
+ssize_t tls_send(struct tls *tls, const void *buffer, size_t size, int *events) {
+    ERR_clear_error();
+    errno = 0;
+    ssize_t n = outcome(tls, SSL_write(tls->ssl, buffer, (int)size), events);
+    if (n == 0) errno = EPIPE;
+    return n ? n : -1;
+}

@@ -1,0 +1,189 @@
+#include "wire.h"
+#include "clock.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define REPLY_MAX (64u << 20) /* nothing that we ask for comes near */
+
+bool wire_open(struct wire *w, int fd, struct tls *tls, const char *node) {
+    memset(w, 0, sizeof *w);
+    w->fd = fd;
+    w->tls = tls;
+    w->reader = redisReaderCreate();
+    w->verb = "connecting";
+    w->name = "";
+    snprintf(w->node, sizeof w->node, "%s", node);
+    if (w->reader) return true;
+    wire_close(w, true);
+    return false;
+}
+
+void wire_close(struct wire *w, bool quiet) {
+    tls_end(w->tls, quiet);
+    if (w->fd >= 0) close(w->fd);
+    if (w->reader) redisReaderFree(w->reader);
+    free(w->out);
+    memset(w, 0, sizeof *w);
+    w->fd = -1;
+}
+
+void arg_text(struct args *a, const char *value) { arg(a, value, strlen(value)); }
+
+static bool room(struct wire *w, size_t more) {
+    if (w->out_size - w->out_used >= more) return true;
+    size_t size = (w->out_used + more) * 2;
+    char *out = realloc(w->out, size);
+    if (!out) {
+        w->failed = true;
+        return false;
+    }
+    w->out = out;
+    w->out_size = size;
+    return true;
+}
+
+static void put_count(struct wire *w, char type, size_t count) {
+    char digits[24], *at = digits + sizeof digits;
+    *--at = '\n';
+    *--at = '\r';
+    do *--at = (char)('0' + count % 10);
+    while (count /= 10);
+    *--at = type;
+    size_t length = (size_t)(digits + sizeof digits - at);
+    memcpy(w->out + w->out_used, at, length);
+    w->out_used += length;
+}
+
+void wire_add(struct wire *w, const struct args *a) {
+    size_t need = 32;
+    for (int i = 0; i < a->n; i++) need += a->length[i] + 32;
+    if (!room(w, need)) return;
+    put_count(w, '*', (size_t)a->n);
+    for (int i = 0; i < a->n; i++) {
+        put_count(w, '$', a->length[i]);
+        memcpy(w->out + w->out_used, a->value[i], a->length[i]);
+        w->out_used += a->length[i];
+        w->out[w->out_used++] = '\r';
+        w->out[w->out_used++] = '\n';
+    }
+}
+
+static void complain(const struct wire *w, int code, pawl_error *error, const char *what) {
+    const char *space = *w->name ? " '" : "", *quote = *w->name ? "'" : "";
+    if (errno) error_errno(error, code, w->node, "%s: %s%s%s%s: %s", w->node, w->verb, space, w->name, quote, what);
+    else error_set(error, code, w->node, "%s: %s%s%s%s: %s", w->node, w->verb, space, w->name, quote, what);
+}
+
+/* The result of clock_wait_fd when it was not 1. */
+static void not_ready(const struct wire *w, int result, pawl_error *error) {
+    errno = result == -2 ? errno : 0;
+    if (result == -1) complain(w, PAWL_ECANCELLED, error, "cancelled");
+    else if (result == 0) complain(w, PAWL_EUNREACHABLE, error, "the server did not answer in time");
+    else complain(w, PAWL_EINTERNAL, error, "poll");
+}
+
+static ssize_t send_some(struct wire *w, const char *from, size_t size) {
+    w->events = POLLOUT;
+    return w->tls ? tls_send(w->tls, from, size, &w->events) : send(w->fd, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+enum bk_says wire_flush(struct wire *w, struct bk_until until, pawl_error *error) {
+    size_t done = 0, all = w->out_used;
+    w->out_used = 0;
+    if (w->failed) {
+        errno = 0;
+        complain(w, PAWL_EINTERNAL, error, "out of memory");
+        return BK_FAULT;
+    }
+    while (done < all) {
+        ssize_t n = send_some(w, w->out + done, all - done);
+        if (n >= 0) {
+            done += (size_t)n;
+            continue;
+        }
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN) {
+            complain(w, PAWL_EUNREACHABLE, error, "the connection broke");
+            return done || w->tls ? BK_UNKNOWN : BK_FAULT;
+        }
+        int ready = clock_wait_fd(w->fd, (short)w->events, until.at_ns, until.cancel_fd);
+        if (ready == 1) continue;
+        not_ready(w, ready, error);
+        return done || w->tls ? BK_UNKNOWN : BK_FAULT;
+    }
+    return BK_YES;
+}
+
+/* 1: a reply, 0: none yet, -1: not RESP. */
+static int parse(struct wire *w, redisReply **ret, pawl_error *error) {
+    void *reply = NULL;
+    if (redisReaderGetReply(w->reader, &reply) != REDIS_OK || w->reader->len > REPLY_MAX) {
+        errno = 0;
+        complain(w, PAWL_EUNREACHABLE, error, "what answers does not speak the Redis protocol");
+        return -1;
+    }
+    if (!reply) return 0;
+    *ret = reply;
+    return 1;
+}
+
+/* 1: got some bytes, 0: would wait, -1: gone. */
+static int receive(struct wire *w, pawl_error *error) {
+    char buffer[16384];
+    w->events = POLLIN;
+    ssize_t n;
+    do
+        n = w->tls ? tls_recv(w->tls, buffer, sizeof buffer, &w->events)
+                   : recv(w->fd, buffer, sizeof buffer, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) return 0;
+    if (n <= 0) {
+        if (n == 0) errno = 0;
+        complain(w, PAWL_EUNREACHABLE, error, n ? "the connection broke" : "the server closed the connection");
+        return -1;
+    }
+    if (redisReaderFeed(w->reader, buffer, (size_t)n) == REDIS_OK) return 1;
+    errno = 0;
+    complain(w, PAWL_EINTERNAL, error, "out of memory");
+    return -1;
+}
+
+enum bk_says wire_poll(struct wire *w, redisReply **ret, pawl_error *error) {
+    for (;;) {
+        int result = parse(w, ret, error);
+        if (result) return result > 0 ? BK_YES : BK_FAULT;
+        result = receive(w, error);
+        if (result <= 0) return result ? BK_FAULT : BK_NO;
+    }
+}
+
+enum bk_says wire_reply(struct wire *w, struct bk_until until, redisReply **ret, pawl_error *error) {
+    bool wait_first =
+        !w->tls && w->reader->len == w->reader->pos; /* a fresh question: the answer cannot be there yet */
+    for (;;) {
+        if (!wait_first) {
+            enum bk_says says = wire_poll(w, ret, error);
+            if (says == BK_YES) return BK_YES;
+            if (says == BK_FAULT) return BK_UNKNOWN;
+        } else {
+            w->events = POLLIN;
+        }
+        wait_first = false;
+        int ready = clock_wait_fd(w->fd, (short)w->events, until.at_ns, until.cancel_fd);
+        if (ready == 1) continue;
+        not_ready(w, ready, error);
+        return BK_UNKNOWN;
+    }
+}
+
+enum bk_says wire_ask(struct wire *w, const struct args *a, struct bk_until until, redisReply **ret,
+                      pawl_error *error) {
+    wire_add(w, a);
+    enum bk_says says = wire_flush(w, until, error);
+    return says == BK_YES ? wire_reply(w, until, ret, error) : says;
+}

@@ -1,0 +1,144 @@
+#include "server.h"
+#include "clock.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+__attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("test server: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    exit(1);
+}
+
+static struct sockaddr_in loopback(int port) {
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+int server_free_port(void) {
+    struct sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) || getsockname(fd, (struct sockaddr *)&address, &size))
+        die("no free port: %s", strerror(errno));
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+int server_dial(int port) {
+    struct sockaddr_in address = loopback(port);
+    struct timeval limit = {.tv_sec = 2};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+void server_make_dir(struct server *s, const char *name) {
+    const char *base = getenv("TMPDIR");
+    snprintf(s->dir, sizeof s->dir, "%.30s/pawl-%s-XXXXXX", base ? base : "/tmp", name);
+    if (!mkdtemp(s->dir)) die("cannot make %s: %s", s->dir, strerror(errno));
+}
+
+void server_arg(struct server *s, const char *format, ...) {
+    va_list arguments;
+    int i = 0;
+    while (s->argv[i]) i++;
+    if (i + 1 >= SERVER_ARGS) die("too many arguments");
+    va_start(arguments, format);
+    if (vasprintf(&s->argv[i], format, arguments) < 0) die("out of memory");
+    va_end(arguments);
+}
+
+static void child(const struct server *s, pid_t parent) {
+    char path[sizeof s->dir + 8];
+    sigset_t none;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0); /* an interrupt typed at the terminal is for the test, which ends its servers */
+    snprintf(path, sizeof path, "%s/log", s->dir);
+    int log = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600), null = open("/dev/null", O_RDONLY);
+    if (log < 0 || null < 0 || chdir(s->dir)) _exit(1);
+    dup2(null, 0);
+    dup2(log, 1);
+    dup2(log, 2);
+    if (s->shim) setenv("LD_PRELOAD", s->shim, 1);
+    execvp(s->argv[0], s->argv);
+    dprintf(2, "cannot run %s: %s\n", s->argv[0], strerror(errno));
+    _exit(127);
+}
+
+void server_run(struct server *s) {
+    int64_t end = clock_after_ms(clock_now_ns(), 20000);
+    pid_t parent = getpid();
+    int status;
+    s->pid = fork();
+    if (s->pid < 0) die("fork: %s", strerror(errno));
+    if (s->pid == 0) child(s, parent);
+    while (!s->ready(s)) {
+        if (waitpid(s->pid, &status, WNOHANG) == s->pid || clock_now_ns() > end) {
+            fprintf(stderr, "test server: %s did not come up; %s/log:\n", s->argv[0], s->dir);
+            char command[128];
+            snprintf(command, sizeof command, "tail -5 %s/log >&2", s->dir);
+            if (system(command)) fputs("(no log)\n", stderr);
+            kill(s->pid, SIGKILL);
+            exit(1);
+        }
+        poll(NULL, 0, 10);
+    }
+}
+
+void server_kill(struct server *s, int signal) {
+    if (!s->pid) return;
+    kill(s->pid, signal);
+    if (signal == SIGSTOP || signal == SIGCONT) return;
+    while (waitpid(s->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    s->pid = 0;
+}
+
+void server_restart(struct server *s) {
+    server_kill(s, SIGKILL);
+    server_run(s);
+}
+
+void server_stop(struct server *s) {
+    char command[96];
+    server_kill(s, SIGKILL);
+    if (s->dir[0]) {
+        snprintf(command, sizeof command, "rm -rf -- '%s'", s->dir);
+        if (system(command)) fprintf(stderr, "test server: cannot remove %s\n", s->dir);
+    }
+    for (int i = 0; s->argv[i]; i++) free(s->argv[i]);
+    memset(s, 0, sizeof *s);
+}
+
+bool server_until(bool (*condition)(void *), void *data, int ms) {
+    int64_t end = clock_after_ms(clock_now_ns(), ms);
+    for (;;) {
+        if (condition(data)) return true;
+        if (clock_now_ns() > end) return false;
+        poll(NULL, 0, 10);
+    }
+}

@@ -1,0 +1,55 @@
+/* server.h: real servers for the tests: each in a temporary directory of its own, on a free port of the loopback, ended
+ * by its pid, and killed by the kernel if whoever started it dies (PR_SET_PDEATHSIG of the starting thread). A starter
+ * aborts the test program with a text on stderr if its server does not come up: no test can go on without it. */
+#ifndef TESTS_SERVER_H
+#define TESTS_SERVER_H
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define SERVER_ARGS 64
+
+struct server {
+    pid_t pid; /* 0: not running */
+    int port;
+    char dir[64];     /* under $TMPDIR or /tmp; removed by server_stop */
+    char url[128];    /* what pawl -u takes */
+    const char *shim; /* a library to preload; set it before a restart (skew.h); NULL: none */
+    char *argv[SERVER_ARGS];
+    bool (*ready)(const struct server *);
+};
+
+/* --- for starters --- */
+
+/* A port of 127.0.0.1 that nobody uses now. */
+int server_free_port(void);
+/* Makes s->dir. */
+void server_make_dir(struct server *s, const char *name);
+/* Appends a copy of an argument (printf form) to s->argv. */
+void server_arg(struct server *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Runs s->argv in s->dir with its output in s->dir/log, and waits (20 s) until s->ready says true. */
+void server_run(struct server *s);
+/* A blocking connection to 127.0.0.1:port with 2 s time limits, or -1. */
+int server_dial(int port);
+
+/* --- for tests --- */
+
+void server_kill(struct server *s,
+                 int signal);          /* SIGSTOP, SIGCONT: sent only; others: also waited for, then pid is 0 */
+void server_restart(struct server *s); /* same port, directory and arguments; killed first if it runs */
+void server_stop(struct server *s);    /* killed, the directory removed */
+
+/* options: pairs as on the command line ("--appendonly", "yes"), ended by NULL; NULL: none. No persistence by default.
+ */
+void server_start_redis(struct server *s, const char *const options[]);
+/* A sentinel that watches 127.0.0.1:port as "mymaster" with quorum 2; lines: more configuration, or "". */
+void server_start_sentinel(struct server *s, int port, const char *lines);
+/* Sends one command of words split at spaces and returns the reply's text (malloc): bulk and status as they are,
+ * integers in decimal, arrays with one element a line, errors with a leading '-'; "" for nil; NULL: no answer. */
+char *server_redis(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same as a number; -1 for anything else. */
+int64_t server_redis_int(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Asks again each 10 ms until condition(data) is true; false: ms went by. */
+bool server_until(bool (*condition)(void *), void *data, int ms);
+#endif
