@@ -13,8 +13,8 @@ struct about {
     struct url_param *params;
     size_t n;
 };
-/* Takes text apart into the string fields and the pid of *entry; what is absent stays NULL or 0. Free with about_free after
- * the entry was used. Text that is not of the form yields an entry with nothing known. */
+/* Takes text apart into the string fields and the pid of *entry; what is absent stays NULL or 0. Free with about_free
+ * after the entry was used. Text that is not of the form yields an entry with nothing known. */
 void about_parse(const char *text, struct about *ret, pawl_entry *entry);
 void about_free(struct about *about);
 /* For people: "backup (pid 4711, ana@web1)"; "another program" if nothing is known. */

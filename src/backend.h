@@ -1,11 +1,13 @@
 /* backend.h: the one contract between the core and a service that keeps locks.
  *
- * A backend turns questions into one round trip each and answers yes, no, unknown (it may have happened) or fault (it surely
- * did not). It decides nothing, never sleeps, never retries, reads no clock for a decision of its own, and contains no mutex
- * round its sessions: a session is used by one thread at a time, the hub by the keeper only; the core sees to both.
+ * A backend turns questions into one round trip each and answers yes, no, unknown (it may have happened) or fault (it
+ * surely did not). It decides nothing, never sleeps, never retries, reads no clock for a decision of its own, and
+ * contains no mutex round its sessions: a session is used by one thread at a time, the hub by the keeper only; the core
+ * sees to both.
  *
- * Every question ends at `until`, or when its cancel descriptor is readable. A session that answered UNKNOWN, or FAULT with
- * PAWL_EUNREACHABLE, is dropped by the core and never used again. docs/BACKEND.md tells what a new backend owes. */
+ * Every question ends at `until`, or when its cancel descriptor is readable. A session that answered UNKNOWN, or FAULT
+ * with PAWL_EUNREACHABLE, is dropped by the core and never used again. docs/BACKEND.md tells what a new backend owes.
+ */
 #ifndef PAWL_BACKEND_H
 #define PAWL_BACKEND_H
 #include "error.h"
@@ -31,10 +33,10 @@ struct bk_claim {
     unsigned char owner[16]; /* random, fresh for each attempt, the same in each repeat within it */
     bool shared;
     int64_t ttl_ms;
-    const char *about;       /* for who: "host=web1&pid=4711&user=ana&command=backup&label=nightly%20run" (about.h) */
-    struct bk_life *life;    /* the life that the grant will hang on; NULL where caps.life is BK_LIFE_NONE */
-    struct bk_session *pin;  /* set by the backend while the claim waits in that very session; NULL: any session */
-    void *of;                /* the backend's while the claim waits; gone after YES, or after forget said YES */
+    const char *about;      /* for who: "host=web1&pid=4711&user=ana&command=backup&label=nightly%20run" (about.h) */
+    struct bk_life *life;   /* the life that the grant will hang on; NULL where caps.life is BK_LIFE_NONE */
+    struct bk_session *pin; /* set by the backend while the claim waits in that very session; NULL: any session */
+    void *of;               /* the backend's while the claim waits; gone after YES, or after forget said YES */
 };
 
 /* What is renewed. One a lock, or one a ttl that many grants hang on. */
@@ -54,25 +56,25 @@ struct bk_grant {
 
 struct bk_busy {
     int64_t ask_again_ms; /* when the state may change by itself, or when to look at the latest; the core adds jitter */
-    int wake_fd;          /* readable: ask again at once; belongs to the claim; -1: told through the hub, or not at all */
-    bool queued;          /* the service keeps our place: a wake-up will come */
-    bool foreign;         /* held by a program that is not pawl */
-    char holder[256];     /* about of the holder, "" unknown */
+    int wake_fd;      /* readable: ask again at once; belongs to the claim; -1: told through the hub, or not at all */
+    bool queued;      /* the service keeps our place: a wake-up will come */
+    bool foreign;     /* held by a program that is not pawl */
+    char holder[256]; /* about of the holder, "" unknown */
 };
 
 struct bk_record {
-    const char *name, *about; /* about "" unknown */
-    uint64_t token;           /* 0 unknown */
+    const char *name, *about;  /* about "" unknown */
+    uint64_t token;            /* 0 unknown */
     int64_t since_ms, left_ms; /* wall clock since 1970, 0 unknown; left -1 unknown or without end */
     bool shared;
-    int place;                /* 0 holds, 1 .. waits */
+    int place; /* 0 holds, 1 .. waits */
 };
 typedef bool bk_each(const struct bk_record *, void *data); /* false stops */
 
 /* Where the numbers of a service stand (docs/ARCHITECTURE.md, tokens). */
 struct bk_tokens {
     uint64_t since, last;
-    int64_t clock_us;       /* the service's */
+    int64_t clock_us;               /* the service's */
     char stored[96], answering[96]; /* identity kept beside the number, identity that answers now */
 };
 
@@ -96,7 +98,7 @@ typedef void bk_wake(const unsigned char owner[16], void *data);
 
 struct backend {
     struct bk_caps caps;
-    /* Parses parameters; no I/O. YES or FAULT. */
+    /* Parses parameters; no I/O. YES or FAULT. The url lives until close. */
     enum bk_says (*open)(const struct url *, struct bk **ret, pawl_error *);
     void (*close)(struct bk *, bool forked);
     enum bk_says (*connect)(struct bk *, struct bk_until, struct bk_session **ret, pawl_error *);
@@ -104,8 +106,8 @@ struct backend {
     /* Descriptors that show a hang-up (grant NULL), or that keep the grant while duplicates of them are open. */
     int (*fds)(struct bk_session *, const struct bk_grant *, int *ret, int max);
 
-    /* YES: held. NO: busy; with queue also waiting, if the service keeps a queue. Repeating with the same owner is safe: a
-     * repeat of what was granted says YES with what is left now. ret_busy is filled on NO. */
+    /* YES: held. NO: busy; with queue also waiting, if the service keeps a queue. Repeating with the same owner is
+     * safe: a repeat of what was granted says YES with what is left now. ret_busy is filled on NO. */
     enum bk_says (*take)(struct bk_session *, struct bk_claim *, bool queue, struct bk_until, struct bk_grant *ret,
                          struct bk_busy *ret_busy, pawl_error *);
     /* Undo and leave. YES: nothing of the claim is there; what was handed to it was handed on. */
@@ -121,7 +123,8 @@ struct backend {
     void (*end)(struct bk_grant *, bool forked); /* frees grant->of; once for every YES of take; no I/O but close */
     void (*end_life)(struct bk_life *);          /* NULL unless BK_LIFE_TTL */
     /* name NULL: all. */
-    enum bk_says (*records)(struct bk_session *, const char *name, bk_each *, void *data, struct bk_until, pawl_error *);
+    enum bk_says (*records)(struct bk_session *, const char *name, bk_each *, void *data, struct bk_until,
+                            pawl_error *);
     /* advance: ADVANCE to at least `to` first (0: as if just restored). */
     enum bk_says (*tokens)(struct bk_session *, bool advance, uint64_t to, struct bk_until, struct bk_tokens *ret,
                            pawl_error *);
@@ -129,7 +132,8 @@ struct backend {
     /* The hub (NULL without caps.hub): one channel a client through which the service says "ask again". */
     enum bk_says (*hub_open)(struct bk *, struct bk_until, pawl_error *); /* YES: whoever queues from now on is told */
     int (*hub_fd)(struct bk *);                                           /* -1: not open */
-    enum bk_says (*hub_io)(struct bk *, bk_wake *, void *data, pawl_error *); /* never blocks; FAULT: it is closed now */
+    enum bk_says (*hub_io)(struct bk *, bk_wake *, void *data,
+                           pawl_error *); /* never blocks; FAULT: it is closed now */
     void (*hub_close)(struct bk *, bool forked);
 };
 #endif

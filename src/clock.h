@@ -1,5 +1,5 @@
-/* clock.h: the one clock for waits and deadlines: CLOCK_BOOTTIME, which no administrator sets and which counts suspends.
- * Wall clocks are for people and for tokens only (clock_wall_us); tests/lint refuses them elsewhere. */
+/* clock.h: the one clock for waits and deadlines: CLOCK_BOOTTIME, which no administrator sets and which counts
+ * suspends. Wall clocks are for people and for tokens only (clock_wall_us); tests/lint refuses them elsewhere. */
 #ifndef PAWL_CLOCK_H
 #define PAWL_CLOCK_H
 #include <stdint.h>

@@ -1,1 +1,353 @@
-#include "pawl.h"
+/* keeper.c: the one thread of a client. It renews due lives, many in one question; loses those past their deadline;
+ * drives the acquisitions of the event form, and releases and undos that nobody waits for; listens to the hub; watches
+ * session-bound sessions for a hang-up. Lives come first: between two questions for anything else it looks for due
+ * lives again.
+ *
+ * keeper_run is the whole of it, so that the simulation can run it in virtual time; the thread only sleeps between
+ * runs. */
+#include "clock.h"
+#include "lock.h"
+#include "random.h"
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define RENEW_BATCH_MAX 256
+#define HUB_BACKOFF_FIRST_MS 100
+#define HUB_BACKOFF_LAST_MS 30000
+
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static pawl_lock *first_of(const struct heap *heap) {
+    struct heap_node *node = heap_first(heap);
+    return node ? container_of(node, pawl_lock, timer) : NULL;
+}
+
+/* --- sleeping and waking --- */
+
+void keeper_want_locked(pawl_client *c, int64_t at_ns) {
+    if (at_ns >= c->keeper_sleeps_until_ns) return;
+    c->keeper_sleeps_until_ns = INT64_MIN; /* it is told once */
+    if (c->poke_fd >= 0) eventfd_write(c->poke_fd, 1);
+}
+
+void keeper_work_locked(pawl_lock *l, int64_t at_ns) {
+    if (l->in_lives) heap_remove(&l->client->lives, &l->timer);
+    l->in_lives = false;
+    heap_set(&l->client->work, &l->timer, at_ns);
+    keeper_want_locked(l->client, at_ns);
+}
+
+/* --- renewing --- */
+
+struct batch {
+    pawl_lock *locks[RENEW_BATCH_MAX];
+    struct bk_life *lives[RENEW_BATCH_MAX];
+    enum bk_says says[RENEW_BATCH_MAX];
+    int64_t left_ms[RENEW_BATCH_MAX], sent_ns;
+    int n;
+};
+
+static void schedule_locked(pawl_lock *l) {
+    heap_set(&l->client->lives, &l->timer, earlier(l->life.next_ns, l->max_until_ns));
+}
+
+/* Collects what is due, and what is due so soon that it may as well go with it. */
+static void collect_locked(pawl_client *c, int64_t now, struct batch *b) {
+    int most = c->be->caps.renew_batch < RENEW_BATCH_MAX ? c->be->caps.renew_batch : RENEW_BATCH_MAX;
+    b->n = 0;
+    for (pawl_lock *l; b->n < most && (l = first_of(&c->lives));) {
+        int64_t soon = b->n > 0 ? l->life.ttl_ns / 8 : 0;
+        if (l->timer.at_ns > now + soon) break;
+        if (now >= l->max_until_ns) {
+            lock_lose_locked(l, PAWL_ELOST, "held for the longest time allowed");
+        } else if (life_due(&l->life, now) == LIFE_LOSE) {
+            lock_lose_locked(l, PAWL_ELOST, "no renewal was confirmed before the deadline");
+        } else if (l->life.next_ns > now + soon) { /* woken for max_until, which is not yet */
+            schedule_locked(l);
+            if (l->timer.at_ns <= now + soon) break;
+        } else {
+            heap_remove(&c->lives, &l->timer);
+            l->refs++;
+            b->lives[b->n] = &l->bk_life;
+            b->locks[b->n++] = l;
+        }
+    }
+}
+
+static void ask_renewal(pawl_client *c, struct batch *b, int64_t earliest, pawl_error *error) {
+    struct session *s;
+    int64_t now = client_now(c), ttl_ms = b->locks[0]->claim.ttl_ms;
+    /* A third of the time left for trying, so that a silent server leaves time for another connection. */
+    struct bk_until until = {
+        .at_ns = earlier(earliest, clock_after_ms(now, later(earlier(ttl_ms / 6, QUESTION_MS), 20))), .cancel_fd = -1};
+    for (int i = 0; i < b->n; i++) b->says[i] = BK_UNKNOWN;
+    b->sent_ns = now;
+    if (session_borrow(c, SESSION_ANY, until, &s, error)) return;
+    b->sent_ns = client_now(c);
+    enum bk_says says = c->be->renew(s->bk, b->lives, b->n, until, b->says, b->left_ms, error);
+    session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && error->code == PAWL_EUNREACHABLE));
+    if (says != BK_YES)
+        for (int i = 0; i < b->n; i++) b->says[i] = BK_UNKNOWN;
+}
+
+static void apply_locked(pawl_client *c, struct batch *b, const pawl_error *error) {
+    int64_t now = client_now(c);
+    for (int i = 0; i < b->n; i++) {
+        pawl_lock *l = b->locks[i];
+        l->last_sent_ns = later(l->last_sent_ns, b->sent_ns);
+        if (l->state == LOCK_HELD && b->says[i] == BK_NO) {
+            lock_lose_locked(l, PAWL_ELOST, "the service says that it is not ours any more");
+        } else if (l->state == LOCK_HELD) {
+            if (b->says[i] == BK_YES) {
+                if (life_confirm(&l->life, b->sent_ns, b->left_ms[i])) observe(l, PAWL_DOUBT_OVER, PAWL_OK, NULL);
+                observe(l, PAWL_RENEWED, PAWL_OK, NULL);
+                event_lost_fd_locked(l);
+            } else if (life_doubt(&l->life, now)) {
+                observe(l, PAWL_DOUBT, PAWL_EUNREACHABLE, error->text);
+            }
+            schedule_locked(l);
+        }
+        lock_unref_locked(l);
+    }
+}
+
+static void renew_due_locked(pawl_client *c) {
+    struct batch b;
+    bool asked = false;
+    for (collect_locked(c, client_now(c), &b); b.n > 0; collect_locked(c, client_now(c), &b)) {
+        pawl_error error = PAWL_ERROR_INIT;
+        int64_t earliest = c->earliest_ns;
+        pthread_mutex_unlock(&c->mutex);
+        ask_renewal(c, &b, earliest, &error);
+        pthread_mutex_lock(&c->mutex);
+        apply_locked(c, &b, &error);
+        asked = true;
+    }
+    if (asked) event_deadlines_moved_locked(c);
+}
+
+/* --- pending locks of the event form, and locks that end --- */
+
+static void pending_locked(pawl_lock *l, int64_t question_ms) {
+    pawl_client *c = l->client;
+    pawl_error error = PAWL_ERROR_INIT;
+    pthread_mutex_unlock(&c->mutex);
+    int code = lock_step(l, question_ms, -1, &error);
+    pthread_mutex_lock(&c->mutex);
+    if (l->state == LOCK_ENDING) { /* released meanwhile */
+        keeper_work_locked(l, client_now(c));
+    } else if (code == STEP_WAIT) {
+        keeper_work_locked(l, atomic_load(&l->woken) ? client_now(c) : lock_next_step_ns(l));
+    } else if (code == PAWL_OK) {
+        lock_held_locked(l);
+        event_result_locked(l);
+    } else {
+        observe(l, PAWL_FAILED, code, error.text);
+        l->state = LOCK_FAILED;
+        lock_end_text(l, code, error.text);
+        lock_leave_locked(l);
+        event_result_locked(l);
+        if (l->dirty) keeper_work_locked(l, client_now(c));
+    }
+}
+
+static void ending_locked(pawl_lock *l, int64_t question_ms) {
+    pawl_client *c = l->client;
+    pthread_mutex_unlock(&c->mutex);
+    bool over = lock_end_step(l, question_ms, NULL);
+    pthread_mutex_lock(&c->mutex);
+    if (!over) keeper_work_locked(l, l->ask_at_ns);
+    else if (l->state == LOCK_ENDING) lock_unref_locked(l);
+    else l->dirty = false; /* failed, and not yet released by the user */
+}
+
+/* One piece of work; false: none is due. */
+static bool work_locked(pawl_client *c) {
+    int64_t now = client_now(c);
+    pawl_lock *l = first_of(&c->work);
+    if (!l || l->timer.at_ns > now) return false;
+    heap_remove(&c->work, &l->timer);
+    int64_t left_ms = (c->earliest_ns - now) / NS_PER_MS;
+    int64_t question_ms = later(1, earlier(KEEPER_QUESTION_MS, left_ms));
+    l->refs++;
+    l->in_keeper = true;
+    if (l->state == LOCK_PENDING) pending_locked(l, question_ms);
+    else ending_locked(l, question_ms);
+    l->in_keeper = false;
+    lock_unref_locked(l);
+    return true;
+}
+
+/* --- the hub --- */
+
+static void wake(const unsigned char owner[16], void *data) {
+    pawl_client *c = data;
+    if (!owner) {
+        for (pawl_lock *l = c->locks; l; l = l->next)
+            if (l->in_waiters) lock_wake_locked(l);
+        return;
+    }
+    for (struct map_node *node = map_find(&c->waiters, map_hash(owner, 16)); node; node = map_next(node)) {
+        pawl_lock *l = container_of(node, pawl_lock, by_owner);
+        if (memcmp(l->claim.owner, owner, 16) == 0) lock_wake_locked(l);
+    }
+}
+
+static void hub_closed_locked(pawl_client *c) {
+    c->hub_ready = false;
+    c->hub_backoff_ms = c->hub_backoff_ms ? earlier(2 * c->hub_backoff_ms, HUB_BACKOFF_LAST_MS) : HUB_BACKOFF_FIRST_MS;
+    c->hub_retry_ns = clock_after_ms(client_now(c), random_between(c->hub_backoff_ms / 2, c->hub_backoff_ms));
+}
+
+static void hub_locked(pawl_client *c) {
+    pawl_error error = PAWL_ERROR_INIT;
+    if (c->hub_ready) {
+        if (c->be->hub_io(c->bk, wake, c, &error) == BK_FAULT) {
+            hub_closed_locked(c);
+            wake(NULL, c);
+        }
+        return;
+    }
+    if (!c->hub_wanted || client_now(c) < c->hub_retry_ns || c->waiters.n == 0) return;
+    struct bk_until until = {.at_ns = earlier(c->earliest_ns, clock_after_ms(client_now(c), KEEPER_QUESTION_MS)),
+                             .cancel_fd = -1};
+    pthread_mutex_unlock(&c->mutex);
+    enum bk_says says = c->be->hub_open(c->bk, until, &error);
+    pthread_mutex_lock(&c->mutex);
+    if (says != BK_YES) {
+        hub_closed_locked(c);
+        return;
+    }
+    c->hub_ready = true;
+    c->hub_backoff_ms = 0;
+    wake(NULL, c);
+}
+
+/* --- the run, and the thread --- */
+
+int64_t keeper_run(pawl_client *c) {
+    pthread_mutex_lock(&c->mutex);
+    c->keeper_sleeps_until_ns = INT64_MIN;
+    do {
+        renew_due_locked(c);
+        if (c->be->caps.hub) hub_locked(c);
+    } while (work_locked(c));
+    int64_t next = LIFE_ENDLESS;
+    const pawl_lock *life = first_of(&c->lives), *work = first_of(&c->work);
+    if (life) next = life->timer.at_ns;
+    if (work) next = earlier(next, work->timer.at_ns);
+    if (c->hub_wanted && !c->hub_ready && c->waiters.n > 0) next = earlier(next, c->hub_retry_ns);
+    c->keeper_sleeps_until_ns = next;
+    pthread_mutex_unlock(&c->mutex);
+    return next;
+}
+
+struct watch { /* what the thread polls; made anew for each sleep, the room is kept */
+    struct pollfd *fds;
+    void **whose; /* NULL: poke or hub; a pawl_lock or a session */
+    size_t n, room, first_session;
+};
+
+static bool watch_add(struct watch *w, int fd, short events, void *whose) {
+    if (w->n == w->room) {
+        size_t room = w->room ? 2 * w->room : 8;
+        struct pollfd *fds = realloc(w->fds, room * sizeof *fds);
+        if (fds) w->fds = fds;
+        void **all = fds ? realloc(w->whose, room * sizeof *all) : NULL;
+        if (!all) return false;
+        w->whose = all;
+        w->room = room;
+    }
+    w->fds[w->n] = (struct pollfd){.fd = fd, .events = events};
+    w->whose[w->n++] = whose;
+    return true;
+}
+
+static void watch_locked(pawl_client *c, struct watch *w) {
+    w->n = 0;
+    watch_add(w, c->poke_fd, POLLIN, NULL);
+    if (c->hub_ready) watch_add(w, c->be->hub_fd(c->bk), POLLIN, NULL);
+    if (!c->be->caps.hub)
+        for (size_t i = 0; i < c->work.n; i++) {
+            pawl_lock *l = container_of(c->work.nodes[i], pawl_lock, timer);
+            if (l->state == LOCK_PENDING && l->backend_fd >= 0 && watch_add(w, l->backend_fd, POLLIN, l)) l->refs++;
+        }
+    w->first_session = w->n;
+    for (struct session *s = c->be->caps.session_bound ? c->sessions : NULL; s; s = s->next) {
+        int fds[8], n = s->holds > 0 && !s->busy && !s->dead ? c->be->fds(s->bk, NULL, fds, 8) : 0;
+        for (int i = 0; i < n; i++) watch_add(w, fds[i], POLLRDHUP, s);
+    }
+}
+
+/* A session may have been dropped while nobody had the mutex: believe only what is still there. */
+static bool exists_locked(const pawl_client *c, const struct session *wanted) {
+    for (const struct session *s = c->sessions; s; s = s->next)
+        if (s == wanted) return true;
+    return false;
+}
+
+static void seen_locked(pawl_client *c, struct watch *w) {
+    for (size_t i = 0; i < w->n; i++) {
+        if (!w->whose[i]) continue;
+        if (i < w->first_session) {
+            pawl_lock *l = w->whose[i];
+            if (w->fds[i].revents && l->state == LOCK_PENDING) lock_wake_locked(l);
+            lock_unref_locked(l);
+        } else if (w->fds[i].revents && exists_locked(c, w->whose[i])) {
+            session_died_locked(c, w->whose[i]);
+        }
+    }
+}
+
+static void *keeper(void *data) {
+    pawl_client *c = data;
+    struct watch w = {0};
+    for (;;) {
+        int64_t next = keeper_run(c);
+        pthread_mutex_lock(&c->mutex);
+        bool stop = c->stop;
+        watch_locked(c, &w);
+        pthread_mutex_unlock(&c->mutex);
+        if (!stop && poll(w.fds, (nfds_t)w.n, clock_poll_ms(client_now(c), next)) > 0 && w.fds[0].revents) {
+            eventfd_t drained;
+            eventfd_read(c->poke_fd, &drained);
+        }
+        pthread_mutex_lock(&c->mutex);
+        c->keeper_sleeps_until_ns = INT64_MIN;
+        seen_locked(c, &w);
+        pthread_mutex_unlock(&c->mutex);
+        if (stop) break;
+    }
+    free(w.fds);
+    free(w.whose);
+    return NULL;
+}
+
+int keeper_start(pawl_client *c, pawl_error *error) {
+    sigset_t all, old;
+    c->poke_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (c->poke_fd < 0) return error_errno(error, PAWL_EINTERNAL, NULL, "no descriptor left for the client's thread");
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    errno = pthread_create(&c->keeper, NULL, keeper, c);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (errno == 0) return PAWL_OK;
+    error_errno(error, PAWL_EINTERNAL, NULL, "cannot start the client's thread");
+    close(c->poke_fd);
+    c->poke_fd = -1;
+    return PAWL_EINTERNAL;
+}
+
+void keeper_stop(pawl_client *c) {
+    pthread_mutex_lock(&c->mutex);
+    c->stop = true;
+    eventfd_write(c->poke_fd, 1);
+    pthread_mutex_unlock(&c->mutex);
+    pthread_join(c->keeper, NULL);
+}

@@ -1,1 +1,423 @@
-#include "pawl.h"
+/* lock.c: one lock from its first question to its end. The same steps are taken by a calling thread (blocking form) and
+ * by the keeper (event form): a step asks at most one question and says when to come back.
+ *
+ * An attempt is one owner value from its first send to grant, refusal or finished undo. A question that ended unknown
+ * is repeated with the same owner value, which tells whether it had happened; what cannot be told is undone
+ * (lock_end_step). */
+#include "lock.h"
+#include "clock.h"
+#include "random.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define BACKOFF_FIRST_MS 50
+#define BACKOFF_LAST_MS 2000
+#define TRIES_WITHOUT_CONTACT 2
+#define LATE_GRANTS 3 /* so many grants with nothing usable left: the ttl is too short for this service */
+#define ANSWER_GRACE_MS 50
+
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* --- making and freeing --- */
+
+static bool valid_utf8(const unsigned char *s, size_t n) {
+    for (size_t i = 0; i < n;) {
+        unsigned more = s[i] < 0x80                   ? 0
+                        : s[i] >= 0xC2 && s[i] < 0xE0 ? 1
+                        : s[i] >= 0xE0 && s[i] < 0xF0 ? 2
+                        : s[i] >= 0xF0 && s[i] < 0xF5 ? 3
+                                                      : 9;
+        if (more == 9 || n - i <= more) return false;
+        if ((s[i] == 0xE0 && s[i + 1] < 0xA0) || (s[i] == 0xED && s[i + 1] > 0x9F) ||
+            (s[i] == 0xF0 && s[i + 1] < 0x90) || (s[i] == 0xF4 && s[i + 1] > 0x8F))
+            return false;
+        for (unsigned k = 1; k <= more; k++)
+            if ((s[i + k] & 0xC0) != 0x80) return false;
+        i += more + 1;
+    }
+    return true;
+}
+
+static int check_arguments(pawl_client *c, const char *name, const pawl_acquire_options *o, pawl_error *error) {
+    const struct bk_caps *caps = &c->be->caps;
+    size_t n = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
+    if (n == 0 || n > NAME_MAX_BYTES)
+        return error_set(error, PAWL_EINVALID, NULL, "a lock name has 1 to %d bytes, this one has %s", NAME_MAX_BYTES,
+                         n == 0 ? "none" : "more");
+    if (!valid_utf8((const unsigned char *)name, n))
+        return error_set(error, PAWL_EINVALID, NULL, "the lock name is not UTF-8");
+    if (o->wait_ms < 0 || o->max_hold_ms < 0)
+        return error_set(error, PAWL_EINVALID, NULL, "a time to wait or to hold cannot be negative");
+    if (o->shared && !caps->shared)
+        return error_set(error, PAWL_EUNSUPPORTED, NULL, "%s: has no shared mode; file: and postgresql: have one",
+                         caps->scheme);
+    return client_check_ttl(c, o->ttl_ms, error);
+}
+
+int lock_new(pawl_client *c, const char *name, const pawl_acquire_options *given, void *user, pawl_lock **ret,
+             pawl_error *error) {
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    int code = check_arguments(c, name, &o, error);
+    if (code) return code;
+    size_t length = strlen(name);
+    pawl_lock *l = calloc(1, sizeof *l + length + 1);
+    if (l && o.label && !(l->about = malloc(ABOUT_SIZE))) {
+        free(l);
+        l = NULL;
+    }
+    if (!l) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+    if (l->about) about_self(o.label, l->about);
+    memcpy(l->name, name, length + 1);
+    l->client = c;
+    l->refs = 1;
+    l->user = user;
+    l->is_try = o.wait_ms == 0;
+    l->max_hold_ms = o.max_hold_ms;
+    l->max_until_ns = INT64_MAX;
+    l->wake_fd = l->backend_fd = l->lost_fd = -1;
+    int64_t ttl_ms = o.ttl_ms > 0 ? o.ttl_ms : c->options.ttl_ms;
+    l->claim = (struct bk_claim){.name = l->name,
+                                 .name_len = length,
+                                 .shared = o.shared != 0,
+                                 .ttl_ms = ttl_ms,
+                                 .about = l->about ? l->about : c->about};
+    life_init(&l->life, ttl_ms, c->options.margin_ms);
+    l->bk_life = (struct bk_life){.ttl_ms = ttl_ms, .grant = &l->grant};
+    if (c->be->caps.life != BK_LIFE_NONE) l->claim.life = &l->bk_life;
+    l->began_ns = l->ask_at_ns = l->last_sent_ns = client_now(c);
+    l->give_up_ns = clock_after_ms(l->began_ns, l->is_try ? QUESTION_MS : o.wait_ms);
+    random_bytes(l->claim.owner, sizeof l->claim.owner);
+    *ret = l;
+    return PAWL_OK;
+}
+
+int lock_enter_locked(pawl_lock *l, pawl_error *error) {
+    pawl_client *c = l->client;
+    /* Room is made now, so that nothing later on can fail for want of memory. */
+    if (!heap_reserve(&c->lives, c->n_locks) || !heap_reserve(&c->work, c->n_locks) ||
+        (c->be->caps.hub && !map_reserve(&c->waiters)))
+        return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+    int code = names_enter_locked(l);
+    if (code == PAWL_EBUSY) return lock_busy(l, true, error);
+    if (code) return error_set(error, code, NULL, "out of memory");
+    if (c->be->caps.hub && !l->is_try) {
+        map_add(&c->waiters, &l->by_owner, map_hash(l->claim.owner, sizeof l->claim.owner));
+        l->in_waiters = true;
+    }
+    l->next = c->locks;
+    if (c->locks) c->locks->previous = l;
+    c->locks = l;
+    c->n_locks++;
+    l->linked = true;
+    return PAWL_OK;
+}
+
+static void leave_waiters_locked(pawl_lock *l) {
+    if (l->in_waiters) map_remove(&l->client->waiters, &l->by_owner);
+    l->in_waiters = false;
+}
+
+void lock_leave_locked(pawl_lock *l) {
+    names_leave_locked(l);
+    leave_waiters_locked(l);
+    heap_remove(l->in_lives ? &l->client->lives : &l->client->work, &l->timer);
+    l->in_lives = false;
+}
+
+void lock_free(pawl_lock *l, bool forked) {
+    if (l->granted) l->client->be->end(&l->grant, forked);
+    int fds[] = {l->wake_fd, l->lost_fd};
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    free(l->holder);
+    free(l->end_text);
+    free(l->about);
+    free(l);
+}
+
+static void lock_let_go_locked(pawl_lock *l) {
+    struct session *s = l->session;
+    l->session = NULL;
+    if (s) session_let_go_locked(l->client, s);
+}
+
+void lock_unref_locked(pawl_lock *l) {
+    pawl_client *c = l->client;
+    if (--l->refs > 0) return;
+    lock_leave_locked(l);
+    event_forget_locked(l);
+    lock_let_go_locked(l);
+    if (l->linked) {
+        if (l->previous) l->previous->next = l->next;
+        else c->locks = l->next;
+        if (l->next) l->next->previous = l->previous;
+        c->n_locks--;
+    }
+    lock_free(l, false);
+}
+
+/* --- waking and losing --- */
+
+void lock_wake_locked(pawl_lock *l) {
+    atomic_store(&l->woken, true);
+    if (l->wake_fd >= 0) eventfd_write(l->wake_fd, 1);
+    if (l->event_form && l->state == LOCK_PENDING && !l->in_keeper) keeper_work_locked(l, client_now(l->client));
+}
+
+void lock_end_text(pawl_lock *l, int code, const char *text) {
+    l->end_code = code;
+    free(l->end_text);
+    l->end_text = text && *text ? strdup(text) : NULL;
+}
+
+void lock_lose_locked(pawl_lock *l, int code, const char *text) {
+    if (l->state != LOCK_HELD) return;
+    life_end(&l->life);
+    l->state = LOCK_LOST;
+    lock_end_text(l, code, text);
+    lock_leave_locked(l);
+    event_loss_locked(l);
+    observe(l, PAWL_LOST, code, text);
+}
+
+void lock_held_locked(pawl_lock *l) {
+    pawl_client *c = l->client;
+    l->state = LOCK_HELD;
+    leave_waiters_locked(l);
+    heap_remove(&c->work, &l->timer);
+    int64_t due = earlier(l->life.next_ns, l->max_until_ns);
+    l->in_lives = true;
+    if (due < INT64_MAX) {
+        heap_set(&c->lives, &l->timer, due);
+        keeper_want_locked(c, due);
+        event_deadline_locked(c, earlier(atomic_load(&l->life.safe_until_ns), l->max_until_ns));
+    }
+}
+
+/* --- the attempt --- */
+
+int lock_busy(pawl_lock *l, bool here, pawl_error *error) {
+    char holder[400], waited[64] = "";
+    int64_t ms = (client_now(l->client) - l->began_ns) / NS_PER_MS;
+    if (!l->is_try)
+        snprintf(waited, sizeof waited, " (waited %lld.%03lld s)", (long long)(ms / 1000), (long long)(ms % 1000));
+    if (here) snprintf(holder, sizeof holder, "this very process");
+    else about_describe(l->holder ? l->holder : "", holder, sizeof holder);
+    return error_set(error, l->is_try ? PAWL_EBUSY : PAWL_ETIMEOUT, NULL, "busy, held by %s%s", holder, waited);
+}
+
+/* The question could not be asked, or nobody knows what became of it. */
+static int trouble(pawl_lock *l, bool fresh, bool unknown, pawl_error *error) {
+    pawl_client *c = l->client;
+    int64_t now = client_now(c);
+    int code = error->code ? error->code : PAWL_EUNREACHABLE;
+    if (code != PAWL_EUNREACHABLE) return code;
+    if (now >= l->give_up_ns) return code;
+    if (!fresh) { /* a connection that had gone stale says nothing of the service */
+        l->ask_at_ns = now;
+        return STEP_WAIT;
+    }
+    l->fruitless++;
+    if (!l->contact &&
+        (!unknown || l->fruitless >= TRIES_WITHOUT_CONTACT || now - l->began_ns >= QUESTION_MS * NS_PER_MS))
+        return code;
+    l->backoff_ms = l->backoff_ms ? earlier(2 * l->backoff_ms, BACKOFF_LAST_MS) : BACKOFF_FIRST_MS;
+    l->ask_at_ns = clock_after_ms(now, random_between(l->backoff_ms / 2, l->backoff_ms));
+    observe(l, PAWL_DOUBT, code, error->text);
+    return STEP_WAIT;
+}
+
+static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
+    pawl_client *c = l->client;
+    int64_t now = client_now(c);
+    bool first = !l->contact;
+    l->contact = true;
+    l->fruitless = 0;
+    l->backoff_ms = 0;
+    l->dirty = l->dirty || b->queued || l->claim.of || l->claim.pin;
+    if (!l->holder || strcmp(l->holder, b->holder) != 0) {
+        free(l->holder);
+        l->holder = strdup(b->holder);
+    }
+    l->backend_fd = b->wake_fd;
+    if (l->is_try || now >= l->give_up_ns) return lock_busy(l, false, error);
+    if (first) observe(l, PAWL_WAITING, PAWL_EBUSY, l->holder);
+    int64_t ask_ms = later(b->ask_again_ms, 1);
+    l->ask_at_ns = clock_after_ms(now, ask_ms + random_between(0, ask_ms / 8));
+    return STEP_WAIT;
+}
+
+/* The grant came, but too late to be of use: give it back under its own owner value, and begin anew with another. */
+static int too_late(pawl_lock *l, int64_t now, pawl_error *error) {
+    pawl_client *c = l->client;
+    struct bk_until until = {.at_ns = clock_after_ms(now, l->claim.ttl_ms), .cancel_fd = -1};
+    long long took = (long long)((now - l->last_sent_ns) / NS_PER_MS);
+    if (++l->late_grants >= LATE_GRANTS || l->is_try || now >= l->give_up_ns || lock_undo(l, until, NULL) > BK_NO)
+        return error_set(
+            error, PAWL_ETIMEOUT, NULL,
+            "granted too late: the answer took %lld ms of a ttl of %lld ms, of which %lld ms are kept as a margin; "
+            "use a larger ttl",
+            took, (long long)l->claim.ttl_ms, (long long)(l->life.margin_ns / NS_PER_MS));
+    pthread_mutex_lock(&c->mutex);
+    bool waits = l->in_waiters;
+    leave_waiters_locked(l);
+    random_bytes(l->claim.owner, sizeof l->claim.owner);
+    if (waits) map_add(&c->waiters, &l->by_owner, map_hash(l->claim.owner, sizeof l->claim.owner));
+    l->in_waiters = waits;
+    pthread_mutex_unlock(&c->mutex);
+    l->dirty = false;
+    l->ask_at_ns = now;
+    return STEP_WAIT;
+}
+
+static int granted(pawl_lock *l, pawl_error *error) {
+    life_confirm(&l->life, l->last_sent_ns, l->grant.left_ms);
+    int64_t now = client_now(l->client);
+    if (life_due(&l->life, now) == LIFE_LOSE) return too_late(l, now, error);
+    if (l->max_hold_ms > 0) l->max_until_ns = clock_after_ms(now, l->max_hold_ms);
+    observe(l, PAWL_GRANTED, PAWL_OK, NULL);
+    return PAWL_OK;
+}
+
+static bool wants_queue_locked(pawl_lock *l) {
+    pawl_client *c = l->client;
+    if (l->is_try) return false;
+    if (!c->be->caps.hub) return true;
+    if (c->hub_ready) return true;
+    if (l->contact && !c->hub_wanted) { /* it is busy: have us told */
+        c->hub_wanted = true;
+        keeper_want_locked(c, INT64_MIN);
+    }
+    return false;
+}
+
+/* A session to ask with: the one where the grant lives or the claim waits already, or any. */
+static int borrow(pawl_lock *l, bool queue, struct bk_until until, struct session **ret, pawl_error *error) {
+    pawl_client *c = l->client;
+    if (l->keeps_session) {
+        *ret = l->session;
+        return PAWL_OK;
+    }
+    if (l->session) {
+        *ret = l->session;
+        return session_borrow_this(c, l->session, until, error);
+    }
+    return session_borrow(c, queue && c->be->caps.session_bound ? SESSION_EMPTY : SESSION_ANY, until, ret, error);
+}
+
+/* Gives the session back, unless the claim waits in it; a session-bound grant stays on it. */
+static void give_back(pawl_lock *l, struct session *s, bool waits, bool holds, bool broken) {
+    pawl_client *c = l->client;
+    l->keeps_session = waits;
+    l->session = waits || holds ? s : NULL;
+    if (waits) return;
+    if (holds) {
+        pthread_mutex_lock(&c->mutex);
+        s->holds++;
+        pthread_mutex_unlock(&c->mutex);
+    }
+    session_return(c, s, broken);
+}
+
+static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *error) {
+    pawl_client *c = l->client;
+    int64_t now = client_now(c);
+    struct bk_until until = {
+        .at_ns = earlier(clock_after_ms(now, question_ms), later(l->give_up_ns, clock_after_ms(now, ANSWER_GRACE_MS))),
+        .cancel_fd = cancel_fd};
+    pawl_error own = PAWL_ERROR_INIT;
+    struct bk_busy b = {.wake_fd = -1};
+    struct session *s;
+    pthread_mutex_lock(&c->mutex);
+    bool queue = wants_queue_locked(l);
+    pthread_mutex_unlock(&c->mutex);
+    int code = borrow(l, queue, until, &s, &own);
+    if (code) {
+        code = trouble(l, true, false, &own);
+        if (code != STEP_WAIT) error_copy(error, &own);
+        return code;
+    }
+    bool fresh = s->fresh;
+    l->last_sent_ns = client_now(c);
+    enum bk_says says = c->be->take(s->bk, &l->claim, queue, until, &l->grant, &b, &own);
+    bool broken = says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE);
+    if (says == BK_UNKNOWN) l->dirty = true;
+    if (says == BK_YES) {
+        l->granted = l->dirty = true;
+        l->grant.claim = &l->claim;
+    }
+    give_back(l, s, says == BK_NO && l->claim.pin, says == BK_YES && c->be->caps.session_bound, broken);
+    if (says == BK_YES) code = granted(l, &own);
+    if (says == BK_NO) code = busy(l, &b, &own);
+    if (broken || says == BK_FAULT) code = trouble(l, fresh, says == BK_UNKNOWN, &own);
+    if (code > 0) error_copy(error, &own);
+    return code;
+}
+
+int lock_step(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *error) {
+    int64_t now = client_now(l->client);
+    bool woken = atomic_exchange(&l->woken, false);
+    if (!atomic_load(&l->admitted)) {
+        l->ask_at_ns = now;
+        return now >= l->give_up_ns ? lock_busy(l, true, error) : STEP_WAIT;
+    }
+    if (now >= l->give_up_ns && l->contact) return lock_busy(l, false, error);
+    if (!woken && now < l->ask_at_ns) return STEP_WAIT;
+    return ask(l, question_ms, cancel_fd, error);
+}
+
+int64_t lock_next_step_ns(const pawl_lock *l) {
+    return atomic_load(&l->admitted) ? earlier(l->ask_at_ns, l->give_up_ns) : l->give_up_ns;
+}
+
+/* --- release and undo --- */
+
+enum bk_says lock_undo(pawl_lock *l, struct bk_until until, pawl_error *error) {
+    pawl_client *c = l->client;
+    pawl_error own = PAWL_ERROR_INIT;
+    struct session *s;
+    int code = borrow(l, false, until, &s, &own);
+    enum bk_says says = BK_FAULT, each = BK_UNKNOWN;
+    if (code == PAWL_ELOST) says = BK_NO; /* the session is gone, and all that was in it */
+    if (code == PAWL_OK) {
+        bool holds = l->granted && l->session;
+        struct bk_grant *const one[] = {&l->grant};
+        if (!l->granted) {
+            says = c->be->forget(s->bk, &l->claim, until, &own);
+        } else {
+            says = c->be->release(s->bk, one, 1, until, &each, &own);
+            if (says == BK_YES) says = each;
+        }
+        l->keeps_session = false;
+        if (!holds) l->session = NULL;
+        session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE));
+    }
+    if (says <= BK_NO && l->granted) {
+        c->be->end(&l->grant, false);
+        l->granted = false;
+        pthread_mutex_lock(&c->mutex);
+        lock_let_go_locked(l);
+        pthread_mutex_unlock(&c->mutex);
+    }
+    if (says > BK_NO) error_copy(error, &own);
+    return says;
+}
+
+bool lock_end_step(pawl_lock *l, int64_t question_ms, pawl_error *error) {
+    pawl_client *c = l->client;
+    if (!l->granted && !l->dirty) return true;
+    int64_t now = client_now(c);
+    if (lock_undo(l, (struct bk_until){.at_ns = clock_after_ms(now, question_ms), .cancel_fd = -1}, error) <= BK_NO)
+        return true;
+    now = client_now(c);
+    /* What may still be there ends by itself one ttl after the last question that could have made or kept it. */
+    if (now >= clock_after_ms(l->last_sent_ns, l->claim.ttl_ms)) return true;
+    l->backoff_ms = l->backoff_ms ? earlier(2 * l->backoff_ms, BACKOFF_LAST_MS) : BACKOFF_FIRST_MS;
+    l->ask_at_ns = clock_after_ms(now, random_between(l->backoff_ms / 2, l->backoff_ms));
+    return false;
+}

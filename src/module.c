@@ -14,18 +14,10 @@ static const struct row {
     const char *scheme, *module;
     const struct backend *builtin;
 } rows[] = {
-    {"file", NULL, &file_backend},
-    {"mem", NULL, &mem_backend},
-    {"redis", "redis", NULL},
-    {"rediss", "redis", NULL},
-    {"redis+unix", "redis", NULL},
-    {"redis+sentinel", "redis", NULL},
-    {"redlock", "redlock", NULL},
-    {"redlocks", "redlock", NULL},
-    {"postgresql", "postgresql", NULL},
-    {"postgres", "postgresql", NULL},
-    {"etcd", "etcd", NULL},
-    {"etcds", "etcd", NULL},
+    {"file", NULL, &file_backend},    {"mem", NULL, &mem_backend},   {"redis", "redis", NULL},
+    {"rediss", "redis", NULL},        {"redis+unix", "redis", NULL}, {"redis+sentinel", "redis", NULL},
+    {"redlock", "redlock", NULL},     {"redlocks", "redlock", NULL}, {"postgresql", "postgresql", NULL},
+    {"postgres", "postgresql", NULL}, {"etcd", "etcd", NULL},        {"etcds", "etcd", NULL},
 };
 
 /* Beside libpawl.so: in the build tree as installed (there in pawl/). */
@@ -79,7 +71,8 @@ void module_list(char *ret, size_t size) {
     const char *last = NULL;
     *ret = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (rows[i].module && ((last && strcmp(last, rows[i].module) == 0) || !module_path(rows[i].module, path, sizeof path)))
+        if (rows[i].module &&
+            ((last && strcmp(last, rows[i].module) == 0) || !module_path(rows[i].module, path, sizeof path)))
             continue;
         last = rows[i].module;
         int n = snprintf(ret + used, size - used, "%s%s", used ? " " : "", rows[i].scheme);

@@ -63,7 +63,8 @@ static int start(struct question *q) {
 
 static enum bk_says finish(const struct question *q, struct resolved *ret, pawl_error *error) {
     if (q->gai) {
-        error_set(error, PAWL_EUNREACHABLE, q->host, "cannot find the address of %s: %s", q->host, gai_strerror(q->gai));
+        error_set(error, PAWL_EUNREACHABLE, q->host, "cannot find the address of %s: %s", q->host,
+                  gai_strerror(q->gai));
         return BK_FAULT;
     }
     ret->n = 0;

@@ -1,5 +1,5 @@
-/* resolve.h: host names to addresses, with a deadline. getaddrinfo(3) cannot be interrupted, so it runs in a thread that is
- * left behind when time is up; literal addresses need none. */
+/* resolve.h: host names to addresses, with a deadline. getaddrinfo(3) cannot be interrupted, so it runs in a thread
+ * that is left behind when time is up; literal addresses need none. */
 #ifndef PAWL_RESOLVE_H
 #define PAWL_RESOLVE_H
 #include "backend.h"

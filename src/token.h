@@ -1,8 +1,8 @@
 /* token.h: the rule by which fencing tokens are made, pure.
  *
- * A token is a number of microseconds since 1970 used as a counter, never ahead of the clock, so that the service that was
- * started, restored or promoted last starts above everything before it (docs/ARCHITECTURE.md, tokens; the simulation is in
- * tests/sim and models/tokens_sim.py).
+ * A token is a number of microseconds since 1970 used as a counter, never ahead of the clock, so that the service that
+ * was started, restored or promoted last starts above everything before it (docs/ARCHITECTURE.md, tokens; the
+ * simulation is in tests/sim and models/tokens_sim.py).
  *
  *   ADMIT    the identity of the service changed, or nothing is stored:  since = last = max(last + 2^20, now)
  *   GRANT    redis, postgresql:  last + 1

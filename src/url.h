@@ -1,5 +1,6 @@
-/* url.h: where a lock lives, taken apart. "scheme:rest", where rest may be //[user[:password]@]host[:port][,host...]/path,
- * with ?key=value&key=value behind it. Everything is percent-decoded but `rest`. */
+/* url.h: where a lock lives, taken apart. "scheme:rest", where rest may be
+ * //[user[:password]@]host[:port][,host...]/path, with ?key=value&key=value behind it. Everything is percent-decoded
+ * but `rest`. */
 #ifndef PAWL_URL_H
 #define PAWL_URL_H
 #include "error.h"
@@ -14,13 +15,13 @@ struct url_param {
     bool read;
 };
 struct url {
-    char *shown;            /* as given, but *** in place of secrets: for messages */
-    char *scheme, *rest;    /* rest: raw text behind "scheme:", secrets and parameters included */
-    char *user, *password;  /* NULL: not given */
+    char *shown;           /* as given, but *** in place of secrets: for messages */
+    char *scheme, *rest;   /* rest: raw text behind "scheme:", secrets and parameters included */
+    char *user, *password; /* NULL: not given */
     struct url_host *hosts;
     size_t n_hosts;
-    char *path;             /* without a leading '/' after an authority; "" if none. file:DIR: DIR */
-    bool authority;         /* had "//" */
+    char *path;     /* without a leading '/' after an authority; "" if none. file:DIR: DIR */
+    bool authority; /* had "//" */
     struct url_param *params;
     size_t n_params;
 };

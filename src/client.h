@@ -1,0 +1,176 @@
+/* client.h: the inside of the core, shared by its files and by nobody else.
+ *
+ * One mutex a client guards everything here that is not marked otherwise; it is never held during a question to the
+ * service. A pawl_lock is worked on by one party at a time (the calling thread, or the keeper); others only wake it,
+ * mark it, or read its deadline. Functions named *_locked want the mutex. */
+#ifndef PAWL_CLIENT_H
+#define PAWL_CLIENT_H
+#include "about.h"
+#include "backend.h"
+#include "heap.h"
+#include "life.h"
+#include "map.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define NAME_MAX_BYTES 512
+#define QUESTION_MS 5000        /* the longest that one question of a caller may take */
+#define KEEPER_QUESTION_MS 1000 /* the same for the keeper, who has others to look after */
+#define SESSIONS_MAX 8          /* questions of one client under way at once; more wait for a session */
+
+#define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+struct session {
+    struct bk_session *bk;
+    bool busy;  /* lent to somebody, or waiting for a claim (claim.pin) */
+    bool fresh; /* connected for this very question: its trouble is the service's */
+    bool dead;  /* to be dropped when nobody uses it */
+    int holds;  /* session-bound grants on it */
+    int64_t idle_since_ns;
+    struct session *next;
+};
+
+enum lock_state {
+    LOCK_PENDING, /* an attempt is under way */
+    LOCK_HELD,
+    LOCK_LOST,   /* waits for its release by the user */
+    LOCK_FAILED, /* event form: the same */
+    LOCK_ENDING  /* the user let go; the keeper (or the caller in pawl_release) frees it at the service */
+};
+
+struct name; /* names.c */
+
+struct pawl_lock {
+    pawl_client *client;
+    enum lock_state state;
+    int refs; /* the user, or who ends it: 1; the keeper while it works on it: 1 */
+    bool event_form, is_try, linked;
+    bool in_keeper; /* the keeper is asking for it: others leave it to him */
+    void *user;
+    pawl_lock *next, *previous; /* all locks of the client */
+
+    struct bk_claim claim;
+    struct bk_grant grant;
+    struct bk_life bk_life;
+    struct life life;
+    bool granted;            /* grant is to be released, and ended */
+    struct session *session; /* session-bound: where the grant, or the waiting claim, lives */
+    bool keeps_session;      /* the claim waits in it: it stays lent to this lock */
+    int64_t max_hold_ms, max_until_ns;
+
+    /* the attempt */
+    int64_t began_ns, give_up_ns, ask_at_ns, last_sent_ns, backoff_ms;
+    int fruitless, late_grants; /* questions without an answer in a row; grants that came too late */
+    bool contact;               /* the service has answered this attempt */
+    bool dirty;                 /* something of the claim may be there: undo */
+    int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */
+    atomic_bool woken;
+    char *holder; /* last known, for messages */
+
+    /* its place among the locks of this process (names.c) */
+    struct name *name_entry;
+    atomic_bool admitted;
+    pawl_lock *name_next, *name_previous;
+    struct map_node by_owner;
+    bool in_waiters;
+
+    struct heap_node timer; /* in client->lives while held, in client->work while the keeper has to do something */
+    bool in_lives;
+
+    /* events (event.c) */
+    pawl_lock *event_next;
+    bool in_events, result_waits, loss_waits;
+    int lost_fd;
+    int end_code; /* why it failed, or PAWL_ELOST */
+    char *end_text;
+
+    char *about; /* own label; NULL: the client's */
+    char name[];
+};
+
+struct pawl_client {
+    pid_t pid;
+    const struct backend *be;
+    struct bk *bk;
+    struct url *url;
+    pawl_options options;
+    char *label;
+    char about[ABOUT_SIZE];
+    int64_t (*now)(void *data); /* virtual in the simulation */
+    void *now_data;
+    bool manual; /* no thread: the simulation calls keeper_run */
+
+    pthread_mutex_t mutex;
+    pthread_cond_t session_free;
+    struct session *sessions;
+    int n_sessions;
+    struct map names, waiters;
+    struct heap lives, work;
+    pawl_lock *locks;
+    size_t n_locks;
+
+    bool started, stop;
+    pthread_t keeper;
+    int poke_fd;
+    int64_t keeper_sleeps_until_ns; /* INT64_MIN: awake */
+
+    bool hub_wanted, hub_ready;
+    int64_t hub_retry_ns, hub_backoff_ms;
+
+    pawl_lock *event_first, *event_last;
+    int event_fd, queue_fd, deadline_fd;
+    int64_t earliest_ns; /* no deadline of a life is earlier; LIFE_ENDLESS: none */
+};
+
+/* client.c */
+int client_new(const struct backend *be, struct bk *bk, struct url *url, const pawl_options *options, pawl_client **ret,
+               pawl_error *error); /* consumes bk and url, also on failure */
+int client_check_ttl(const pawl_client *client, int64_t ttl_ms, pawl_error *error); /* 0: the client's */
+int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork; starts the keeper */
+static inline int64_t client_now(const pawl_client *client) { return client->now(client->now_data); }
+
+/* session.c: connections, lent to one party at a time */
+enum session_want {
+    SESSION_ANY,  /* a question that returns at once */
+    SESSION_EMPTY /* a session-bound wait: one that holds nothing */
+};
+int session_borrow(pawl_client *client, enum session_want want, struct bk_until until, struct session **ret,
+                   pawl_error *error);
+int session_borrow_this(pawl_client *client, struct session *session, struct bk_until until, pawl_error *error);
+void session_return(pawl_client *client, struct session *session, bool broken);
+void session_died_locked(pawl_client *client, struct session *session);   /* its grants are lost */
+void session_let_go_locked(pawl_client *client, struct session *session); /* one grant less on it */
+void session_drop_all(pawl_client *client, bool forked);
+
+/* names.c: threads of this process that want the same name queue here first, first come first served */
+int names_enter_locked(pawl_lock *lock);  /* PAWL_OK: see lock->admitted; PAWL_EINTERNAL */
+void names_leave_locked(pawl_lock *lock); /* admits and wakes who is next; harmless if not in */
+void names_free(pawl_client *client);
+
+/* lock.c, for everybody (the rest in lock.h) */
+void lock_lose_locked(pawl_lock *lock, int code, const char *text);
+void lock_wake_locked(pawl_lock *lock);
+void lock_unref_locked(pawl_lock *lock);
+void lock_free(pawl_lock *lock, bool forked);
+void lock_leave_locked(pawl_lock *lock); /* out of names, waiters and heaps */
+
+/* keeper.c: the one thread */
+int keeper_start(pawl_client *client, pawl_error *error);
+void keeper_stop(pawl_client *client);
+int64_t keeper_run(pawl_client *client);                     /* does what is due; when to come back */
+void keeper_want_locked(pawl_client *client, int64_t at_ns); /* pokes the keeper if it would sleep beyond that */
+void keeper_work_locked(pawl_lock *lock, int64_t at_ns);     /* the keeper is to step this lock */
+
+/* event.c */
+void event_result_locked(pawl_lock *lock);
+void event_loss_locked(pawl_lock *lock);
+void event_forget_locked(pawl_lock *lock);
+void event_deadline_locked(pawl_client *client, int64_t safe_until_ns); /* one more life, with that deadline */
+void event_deadlines_moved_locked(pawl_client *client);                 /* looks through all of them */
+void event_lost_fd_locked(pawl_lock *lock);
+
+/* observer.c */
+void observe(pawl_lock *lock, int type, int code, const char *text);
+#endif
