@@ -2,6 +2,7 @@
  * only. */
 #include "handle.h"
 #include "cli.h"
+#include "clock.h"
 #include "random.h"
 #include <dirent.h>
 #include <errno.h>
@@ -61,7 +62,7 @@ static void sweep(int directory) {
     int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *listing = copy < 0 ? NULL : fdopendir(copy);
     if (!listing) return;
-    time_t now = time(NULL);
+    time_t now = (time_t)(clock_wall_us() / 1000000); /* as file times are */
     for (const struct dirent *entry; (entry = readdir(listing));) {
         struct stat st;
         char *end;
