@@ -47,11 +47,11 @@ static bool wait_locked(pawl_client *c, struct bk_until until) {
     if (left <= 0) return false;
     if (left > NS_PER_S) left = NS_PER_S;
     struct timespec at;
-    clock_gettime(CLOCK_REALTIME, &at); /* not a deadline: a step of the clock makes this one look early or 1 s late */
+    clock_gettime(CLOCK_MONOTONIC, &at); /* not the deadline: condition variables know no CLOCK_BOOTTIME */
     at.tv_sec += left / NS_PER_S;
     at.tv_nsec += left % NS_PER_S;
     if (at.tv_nsec >= NS_PER_S) at.tv_sec++, at.tv_nsec -= NS_PER_S;
-    pthread_cond_timedwait(&c->session_free, &c->mutex, &at);
+    pthread_cond_clockwait(&c->session_free, &c->mutex, CLOCK_MONOTONIC, &at);
     return true;
 }
 
