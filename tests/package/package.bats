@@ -57,6 +57,14 @@ EOF
     ! grep -v '^pawl_[a-z_]*@@LIBPAWL_0$' <<<"$output"
 }
 
+@test "symbols: every function of pawl.h is there" {
+    sed -e 's,/\*.*\*/,,' -e /^typedef/d "$PREFIX/include/pawl.h" | grep -o '\bpawl_[a-z_]*(' | tr -d '(' | sort -u >"$BATS_TEST_TMPDIR/declared"
+    nm -D --defined-only "$LIB/libpawl.so.0" | sed -n 's/.* \(pawl_[a-z_]*\)@.*/\1/p' | sort -u >"$BATS_TEST_TMPDIR/exported"
+    run diff "$BATS_TEST_TMPDIR/declared" "$BATS_TEST_TMPDIR/exported"
+    echo "$output"
+    [ "$status" = 0 ]
+}
+
 @test "symbols: a module exports its table and its contract number only" {
     for module in "$LIB"/pawl/pawl-*.so; do
         [ -e "$module" ] || continue
