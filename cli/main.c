@@ -13,6 +13,7 @@ static const struct row {
     int (*run)(int argc, char **argv);
     const char *operands, *what;
 } rows[] = {
+    {"run", cmd_run, "NAME CMD...", "hold a lock while a command runs"},
     {"version", cmd_version, "", "what this is, and which services it can use"},
     {"help", cmd_help, "[VERB]", "this text, or that of a verb"},
 };
@@ -65,10 +66,10 @@ static int cmd_help(int argc, char **argv) {
     return row->run(2, help);
 }
 
-/* A descriptor that we open must never become 0, 1 or 2. */
+/* A descriptor that we open must never become 0, 1 or 2. A command that we run finds closed what was closed. */
 static void open_standard_descriptors(void) {
     for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd ? O_WRONLY : O_RDONLY);
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", (fd ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
 }
 
 int main(int argc, char **argv) {

@@ -1,0 +1,439 @@
+/* holder.c: the middle process of `pawl run`: takes the lock, keeps it, watches CMD, and sees to it that the tree is
+ * dead before anybody else can have the lock. See run.h for the whole.
+ *
+ * It is in a process group of its own and blocks every signal: what a terminal sends to its foreground group, what kill
+ * %1 sends, and SIGTTOU for a message from the background must never stop or end the one who renews. */
+#include "holder.h"
+#include "clock.h"
+#include "tree.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    RELEASE_MS = 2000, /* for the last question to the service */
+    CLEAR_MS = 300,    /* for front to erase the waiting line */
+    MOST_FDS = 16
+};
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* --- to front --- */
+
+static void send_fds(int sock, char message, int *fds, size_t n) {
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(MOST_FDS * sizeof(int))];
+    } control = {0};
+    struct iovec iov = {.iov_base = &message, .iov_len = 1};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (n) {
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&msg);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(n * sizeof(int));
+        memcpy(CMSG_DATA(header), fds, n * sizeof(int));
+    }
+    while (sendmsg(sock, &msg, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+    }
+}
+
+/* A message of front: 0: none, -1: front is gone, else the signal with which to leave. */
+static int read_front(const struct holder *h) {
+    unsigned char message[2];
+    ssize_t n = recv(h->sock, message, sizeof message, MSG_DONTWAIT);
+    if (n < 0) return 0;
+    if (n == 0) return -1;
+    return n == 2 && message[0] == MESSAGE_CANCEL ? message[1] : 0;
+}
+
+/* --- the lock --- */
+
+/* Brings the safe deadline up to date. A lock that is lost keeps the last one: nobody else had it before. */
+static bool look_at_lock(struct holder *h) {
+    int64_t now = clock_now_ns(), left = pawl_remaining_ms(h->lock);
+    bool held = pawl_check(h->lock) == PAWL_OK;
+    if (held) atomic_store(&h->shared->safe_ns, clock_after_ms(now, left));
+    return held;
+}
+
+static void open_timers(struct holder *h) {
+    h->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    h->lost_fd = atomic_load(&h->shared->safe_ns) == INT64_MAX ? -1 : pawl_lost_fd(h->lock);
+}
+
+static void arm(struct holder *h, int64_t at_ns) {
+    struct itimerspec when = {0};
+    if (at_ns <= 0) at_ns = 1;
+    if (at_ns != INT64_MAX) when.it_value = (struct timespec){.tv_sec = at_ns / NS_PER_S, .tv_nsec = at_ns % NS_PER_S};
+    timerfd_settime(h->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+    h->armed_ns = at_ns;
+}
+
+static void not_taken(struct holder *h, int code, const pawl_error *error) {
+    struct run_result *result = &h->shared->result;
+    result->outcome = OUTCOME_NOT_TAKEN;
+    result->code = code;
+    snprintf(result->text, sizeof result->text, "%s", *error->text ? error->text : pawl_strerror(code));
+    if (code != PAWL_ECANCELLED) return;
+    result->outcome = OUTCOME_CANCELLED;
+    int sig = read_front(h);
+    result->status = sig > 0 ? sig : SIGTERM;
+}
+
+static bool take(struct holder *h) {
+    pawl_options options;
+    pawl_acquire_options how = PAWL_ACQUIRE_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    int64_t began = clock_now_ns();
+    common_options(&h->run->options.common, &options);
+    options.observe = holder_observe;
+    options.observe_data = h;
+    how.wait_ms = h->run->options.wait_ms;
+    how.shared = h->run->options.shared;
+    how.cancel_fd = h->sock;
+    int code = pawl_open(h->run->options.common.url, &options, &h->client, &error);
+    if (!code) {
+        struct watcher *watcher = NULL;
+        if (h->run->stderr_terminal && how.wait_ms && !messages.quiet && !messages.json)
+            watcher = watch_start(h->client, h->run);
+        code = pawl_acquire(h->client, h->run->options.name, &how, &h->lock, &error);
+        watch_stop(watcher);
+    }
+    h->granted_ns = clock_now_ns();
+    h->shared->result.waited_ms = (h->granted_ns - began) / NS_PER_MS;
+    if (code) not_taken(h, code, &error);
+    return code == PAWL_OK;
+}
+
+/* Front must have erased its line before the command can write. */
+static void clear_line(const struct holder *h) {
+    struct pollfd p = {.fd = h->sock, .events = POLLIN};
+    int64_t until = clock_after_ms(clock_now_ns(), CLEAR_MS);
+    while (atomic_load(&h->shared->line_shown) && poll(&p, 1, clock_poll_ms(clock_now_ns(), until)) > 0) {
+        unsigned char message[2];
+        if (recv(h->sock, message, sizeof message, MSG_PEEK | MSG_DONTWAIT) != 1) return; /* leave it to others */
+        if (recv(h->sock, message, 1, MSG_DONTWAIT) < 0) return;
+    }
+}
+
+/* Granted: tells front, and lets the command go. */
+static bool start_command(struct holder *h) {
+    int fds[MOST_FDS];
+    struct run_result *result = &h->shared->result;
+    int n = pawl_holding_fds(h->lock, fds, MOST_FDS);
+    result->token = pawl_token(h->lock);
+    result->cmd = h->child.pid;
+    look_at_lock(h);
+    atomic_store(&h->shared->cmd, h->child.pid);
+    atomic_store(&h->shared->phase, PHASE_HELD);
+    send_fds(h->sock, MESSAGE_HELD, fds, n > 0 ? (size_t)n : 0);
+    clear_line(h);
+    int sig = read_front(h); /* -1 is for the loop, which kills */
+    if (sig > 0) {
+        result->outcome = OUTCOME_CANCELLED;
+        result->status = sig;
+        return false;
+    }
+    report_progress(h->run, "held, token %lld, after %lld ms", (long long)result->token, (long long)result->waited_ms);
+    child_go(&h->child, result->token); /* a failure shows as the end of CMD */
+    return true;
+}
+
+/* --- losing it --- */
+
+static void set_reason(struct holder *h, const char *text) {
+    char *to = h->shared->result.text;
+    if (!*to) snprintf(to, sizeof h->shared->result.text, "%s", text);
+}
+
+/* Tells the tree to end, and fixes when it is killed. */
+static void stop_tree(struct holder *h, const char *reason, bool at_once) {
+    int64_t now = clock_now_ns(), safe = atomic_load(&h->shared->safe_ns);
+    int64_t latest = safe == INT64_MAX ? safe : safe - h->run->kill_ms * NS_PER_MS;
+    set_reason(h, reason);
+    h->stopping = true;
+    atomic_store(&h->shared->phase, PHASE_STOPPING);
+    h->kill_ns = at_once ? now : least(latest, clock_after_ms(now, h->run->grace_ms));
+    if (at_once) return;
+    h->shared->result.told_wall_ms = clock_wall_us() / 1000;
+    tree_signal(getpid(), SIGTERM, 0, 1);
+}
+
+static void kill_tree(struct holder *h) {
+    struct tree_death death;
+    struct run_result *result = &h->shared->result;
+    tree_kill(h->child.pid, &death);
+    atomic_store(&h->shared->cmd_gone, 1);
+    if (death.leader_status >= 0 && result->status < 0) result->status = death.leader_status;
+    result->spared = death.spared;
+    result->spared_pid = death.spared_pid;
+    h->tree_dead = true;
+}
+
+static void check_lease(struct holder *h) {
+    bool at_once = h->run->options.kill_at_once, held = look_at_lock(h);
+    int64_t now = clock_now_ns(), safe = atomic_load(&h->shared->safe_ns);
+    char text[560];
+    if (h->stopping) return;
+    if (!held) {
+        holder_doubt(h, text, sizeof text);
+        stop_tree(h, *text ? text : "the lock is not ours any more", at_once);
+    } else if (h->max_hold_ns <= now) {
+        stop_tree(h, "held for as long as --max-hold allows", false);
+    } else if (safe != INT64_MAX &&
+               now >= safe - (at_once ? h->run->kill_ms : h->run->grace_ms + h->run->kill_ms) * NS_PER_MS) {
+        holder_doubt(h, text, sizeof text);
+        stop_tree(h, *text ? text : "no renewal was confirmed in time", at_once);
+    }
+}
+
+/* When to look again. */
+static int64_t next_look(const struct holder *h) {
+    int64_t safe = atomic_load(&h->shared->safe_ns), now = clock_now_ns();
+    if (h->stopping) return h->kill_ns;
+    int64_t at = h->max_hold_ns;
+    if (safe != INT64_MAX) {
+        int64_t before = h->run->kill_ms + (h->run->options.kill_at_once ? 0 : h->run->grace_ms);
+        at = least(at, safe - before * NS_PER_MS);
+        at = least(at, clock_after_ms(now, h->run->options.common.ttl_ms / 6)); /* publish renewals */
+    }
+    if (atomic_load(&h->shared->front_stops)) at = least(at, clock_after_ms(now, 10));
+    return at;
+}
+
+/* --- CMD and its tree --- */
+
+static void command_changed(struct holder *h, const siginfo_t *info) {
+    struct run_shared *shared = h->shared;
+    char message = MESSAGE_STOPPED;
+    if (info->si_code == CLD_STOPPED) {
+        atomic_store(&shared->stop_signal, info->si_status);
+        send_fds(h->sock, message, NULL, 0);
+    } else if (info->si_code == CLD_CONTINUED) {
+        atomic_store(&shared->stop_signal, 0);
+        kill(h->run->front, SIGCONT);
+    } else if (info->si_code != CLD_TRAPPED) {
+        atomic_store(&shared->cmd_gone, 1);
+        h->command_ended = true;
+        if (shared->result.status < 0)
+            shared->result.status = info->si_code == CLD_EXITED ? (info->si_status & 0xff) << 8 : info->si_status;
+    }
+}
+
+/* The dead are looked at before they are reaped: until then front may signal CMD by its pid. */
+static void reap(struct holder *h) {
+    for (;;) {
+        siginfo_t info = {0};
+        if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT)) {
+            h->tree_dead = errno == ECHILD;
+            return;
+        }
+        if (info.si_pid == 0) return;
+        if (info.si_pid == h->child.pid) command_changed(h, &info);
+        int what = info.si_code == CLD_STOPPED ? WSTOPPED : info.si_code == CLD_CONTINUED ? WCONTINUED : WEXITED;
+        waitid(P_PID, (id_t)info.si_pid, &info, what | WNOHANG);
+    }
+}
+
+static void read_exec(struct holder *h) {
+    int error = 0;
+    ssize_t n = read(h->child.exec, &error, sizeof error);
+    if (n == sizeof error) h->shared->result.exec_errno = error;
+    close(h->child.exec);
+    h->child.exec = -1;
+}
+
+/* CMD continued while front was on its way to stop itself: the signal may have come too early. */
+static void wake_front(const struct holder *h) {
+    if (atomic_load(&h->shared->front_stops) && !atomic_load(&h->shared->stop_signal)) kill(h->run->front, SIGCONT);
+}
+
+static void front_died(struct holder *h) {
+    set_reason(h, "the process that you started was killed");
+    h->front_dead = true;
+    kill_tree(h);
+}
+
+static void read_socket(struct holder *h) {
+    int sig = read_front(h);
+    if (sig < 0) h->sock_closed = true; /* the pidfd follows */
+    if (sig > 0 && !h->command_ended) kill(h->child.pid, sig);
+}
+
+static void drain(int fd) {
+    char buffer[sizeof(struct signalfd_siginfo) * 4];
+    while (read(fd, buffer, sizeof buffer) > 0) {
+    }
+}
+
+static bool over(const struct holder *h) { return h->tree_dead || (h->command_ended && !h->stopping); }
+
+/* Until CMD has ended, or, when the lock is lost, until the tree is dead. */
+static void keep(struct holder *h) {
+    enum { CHLD, SOCK, FRONT, TIMER, EXEC, LOST, N };
+    while (!over(h)) {
+        struct pollfd p[N] = {[CHLD] = {.fd = h->signal_fd, .events = POLLIN},
+                              [SOCK] = {.fd = h->sock_closed ? -1 : h->sock, .events = POLLIN},
+                              [FRONT] = {.fd = h->front_fd, .events = POLLIN},
+                              [TIMER] = {.fd = h->timer_fd, .events = POLLIN},
+                              [EXEC] = {.fd = h->child.exec, .events = POLLIN},
+                              [LOST] = {.fd = h->stopping ? -1 : h->lost_fd, .events = POLLIN}};
+        arm(h, next_look(h));
+        if (poll(p, N, -1) < 0 && errno != EINTR) break;
+        if (p[FRONT].revents) {
+            front_died(h);
+            return;
+        }
+        if (p[TIMER].revents) {
+            holder_lateness(h, clock_now_ns() - h->armed_ns);
+            drain(h->timer_fd);
+        }
+        wake_front(h);
+        if (p[EXEC].revents) read_exec(h);
+        if (p[SOCK].revents) read_socket(h);
+        if (p[CHLD].revents) {
+            drain(h->signal_fd);
+            reap(h);
+        }
+        if (over(h)) break;
+        check_lease(h);
+        if (h->stopping && clock_now_ns() >= h->kill_ns) kill_tree(h);
+    }
+    if (h->child.exec >= 0) read_exec(h);
+}
+
+/* --- the end --- */
+
+/* A command that was ended by a signal to pawl may leave helpers in its group, which would have got the signal if it
+ * had been sent to the group, as timeout(1) and a terminal do: they get it now. */
+static void pass_on(struct holder *h, int status) {
+    int sig = atomic_load(&h->shared->forwarded);
+    if (sig && WIFSIGNALED(status) && WTERMSIG(status) == sig)
+        tree_signal(getpid(), sig, h->run->terminal ? getpgid(h->run->front) : h->child.pid, 0);
+}
+
+static void name_left_behind(const struct holder *h) {
+    struct tree_entry *entries;
+    struct run_result *result = &h->shared->result;
+    size_t n = tree_list(getpid(), &entries), length = 0, room = sizeof result->left_behind;
+    for (size_t i = 0; i < n && length < room - 48; i++) {
+        char name[16], state = process_state(entries[i].pid, NULL, NULL, NULL, name);
+        if (state && state != 'Z')
+            length += (size_t)snprintf(result->left_behind + length, room - length, "%s%s (pid %d)", length ? ", " : "",
+                                       name, (int)entries[i].pid);
+    }
+    free(entries);
+}
+
+/* --hold-at-least: until then, or until front says that the user has had enough. */
+static void hold_on(struct holder *h) {
+    int64_t at = clock_after_ms(h->granted_ns, h->run->options.hold_at_least_ms);
+    struct pollfd p[2] = {{.fd = h->sock_closed ? -1 : h->sock, .events = POLLIN},
+                          {.fd = h->front_fd, .events = POLLIN}};
+    while (clock_now_ns() < at && pawl_check(h->lock) == PAWL_OK) {
+        arm(h, at);
+        struct pollfd all[3] = {p[0], p[1], {.fd = h->timer_fd, .events = POLLIN}};
+        if (poll(all, 3, -1) > 0 && (all[0].revents || all[1].revents)) return;
+    }
+}
+
+static void let_go(struct holder *h) {
+    struct run_result *result = &h->shared->result;
+    pawl_error error = PAWL_ERROR_INIT;
+    if (h->lock) {
+        result->held_ms = (clock_now_ns() - h->granted_ns) / NS_PER_MS;
+        int code = pawl_release(h->lock, RELEASE_MS, &error);
+        if (code && result->outcome == OUTCOME_RAN) {
+            result->code = code;
+            result->unproven = h->run->options.receipt || h->run->options.common.for_correctness;
+            snprintf(result->text, sizeof result->text, "%s", error.text);
+        }
+    }
+    if (h->client) pawl_close(h->client);
+}
+
+static void conclude(struct holder *h) {
+    struct run_result *result = &h->shared->result;
+    if (h->stopping || h->front_dead) {
+        result->outcome = OUTCOME_LOST;
+        result->code = PAWL_ELOST;
+        if (!h->tree_dead) kill_tree(h);
+        result->gone_wall_ms = clock_wall_us() / 1000;
+    } else if (result->exec_errno) {
+        result->outcome = OUTCOME_CANNOT_EXEC;
+    } else if (pawl_check(h->lock) != PAWL_OK) {
+        result->outcome = OUTCOME_LOST; /* found out too late: all of us were stopped, or the machine slept */
+        result->code = PAWL_ELOST;
+        set_reason(h, "the command ran past the time for which the lock was proven");
+        kill_tree(h);
+        result->gone_wall_ms = clock_wall_us() / 1000;
+    } else {
+        result->outcome = OUTCOME_RAN;
+        if (!h->tree_dead) {
+            pass_on(h, result->status);
+            name_left_behind(h);
+        }
+    }
+    atomic_store(&h->shared->phase, PHASE_ENDED);
+    if (result->outcome == OUTCOME_RAN && h->run->options.hold_at_least_ms) hold_on(h);
+}
+
+static _Noreturn void finish(struct holder *h) {
+    struct run_result *result = &h->shared->result;
+    let_go(h);
+    bool orphan = h->front_dead || getppid() != h->run->front;
+    if (orphan) receipt_write(h->run, result, report_end(h->run, result));
+    atomic_store(&h->shared->phase, PHASE_DONE);
+    _exit(0);
+}
+
+static void set_up(struct holder *h) {
+    sigset_t chld;
+    setpgid(0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_NAME, "pawl-holder"); /* killall of one name should not hit both watchers */
+    h->front_fd = pidfd_open(h->run->front, 0);
+    if (h->front_fd < 0 || getppid() != h->run->front) _exit(0);
+    int error = child_fork(h->run, &h->child);
+    if (error) {
+        snprintf(h->shared->result.text, sizeof h->shared->result.text, "cannot fork: %s", strerror(error));
+        atomic_store(&h->shared->phase, PHASE_DONE);
+        _exit(0);
+    }
+    if (!h->run->options.repeat) drop_stdio();
+    int kept[] = {h->sock, h->front_fd, h->child.go, h->child.exec, h->run->receipt_fd};
+    keep_only(kept, sizeof kept / sizeof *kept);
+    sigemptyset(&chld);
+    sigaddset(&chld, SIGCHLD);
+    h->signal_fd = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
+    const char *command = h->run->options.command[0], *slash = strrchr(command, '/');
+    program_invocation_short_name = (char *)(slash && slash[1] ? slash + 1 : command); /* what who shows */
+}
+
+_Noreturn void holder_main(struct run *run, int sock) {
+    struct holder h = {
+        .run = run, .shared = run->shared, .sock = sock, .lost_fd = -1, .timer_fd = -1, .max_hold_ns = INT64_MAX};
+    h.shared->result.status = -1;
+    set_up(&h);
+    if (!take(&h)) finish(&h);
+    if (run->options.max_hold_ms) h.max_hold_ns = clock_after_ms(h.granted_ns, run->options.max_hold_ms);
+    if (start_command(&h)) {
+        open_timers(&h);
+        keep(&h);
+        conclude(&h);
+    }
+    finish(&h);
+}

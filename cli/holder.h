@@ -1,0 +1,25 @@
+/* holder.h: the insides of the holder (holder.c), shared with what it hears from the library (hear.c). */
+#ifndef PAWL_CLI_HOLDER_H
+#define PAWL_CLI_HOLDER_H
+#include "run.h"
+
+struct holder {
+    struct run *run;
+    struct run_shared *shared;
+    struct child child;
+    pawl_client *client;
+    pawl_lock *lock;
+    int sock, front_fd, signal_fd, timer_fd, lost_fd;
+    int64_t granted_ns, armed_ns;
+    int64_t max_hold_ns; /* INT64_MAX: none */
+    int64_t kill_ns;     /* while stopping */
+    bool stopping, command_ended, tree_dead, front_dead, sock_closed, warned_late;
+};
+
+/* hear.c */
+pawl_observer holder_observe;
+/* Why the lock is in doubt or lost, as the library last said; "" nothing. */
+void holder_doubt(const struct holder *h, char *ret, size_t size);
+/* A timer came so late: warns once when that is more than the margins allow for. */
+void holder_lateness(struct holder *h, int64_t late_ns);
+#endif

@@ -1,0 +1,38 @@
+/* loss.c: when a tree must be told to end, so that it is dead before anybody else can have the lock.
+ *
+ *     grant or renewal        renewal due                TERM              KILL   safe            expiry
+ *     |----- ttl/3 -----------|----- retries ------------|---- grace ------|-kill-|--- margin ----|
+ *
+ * TERM must not come before a renewal had its chance, which bounds the grace. */
+#include "run.h"
+#include <inttypes.h>
+#include <string.h>
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+enum { GRACE_MS = 2000 };
+
+int settle_times(struct run *run) {
+    const struct run_options *options = &run->options;
+    int64_t ttl = options->common.ttl_ms, margin = most(ttl / 100 + 2, 20);
+    run->kill_ms = most(10, least(ttl / 20, 100));
+    bool no_lease = strncmp(options->common.url, "file:", 5) == 0;
+    int64_t room =
+        ttl / 2 - margin - run->kill_ms; /* a renewal at ttl/3, and as long again as half of that for retries */
+    if (no_lease) run->grace_ms = options->grace_ms < 0 ? GRACE_MS : options->grace_ms;
+    else if (options->grace_ms < 0) run->grace_ms = most(0, least(GRACE_MS, least(ttl / 3, room)));
+    else if (options->kill_at_once || options->grace_ms <= room) run->grace_ms = options->grace_ms;
+    else {
+        char grace[32], ttl_text[32], room_text[32];
+        format_duration(options->grace_ms, grace, sizeof grace);
+        format_duration(ttl, ttl_text, sizeof ttl_text);
+        format_duration(most(0, room), room_text, sizeof room_text);
+        return complain(EXIT_REFUSED, options->name,
+                        "a grace of %s does not fit into a ttl of %s: the command would be told to end before a late "
+                        "renewal had its chance; use --grace %s or less, or a ttl of %" PRId64 "ms or more",
+                        grace, ttl_text, room_text,
+                        2 * (options->grace_ms + margin + run->kill_ms) + options->grace_ms / 16);
+    }
+    return 0;
+}

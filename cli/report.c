@@ -1,0 +1,111 @@
+/* report.c: what `pawl run` prints, and with which code it ends.
+ *
+ * A terminal that was stopped with Ctrl-S, or a pipe that nobody reads, blocks whoever writes to it; so nothing is
+ * written while the lock is held unless stderr can take it at once. The last words come when the tree is dead. */
+#include "clock.h"
+#include "run.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool can_write(void) {
+    struct pollfd p = {.fd = 2, .events = POLLOUT};
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLOUT);
+}
+
+void report_progress(const struct run *run, const char *format, ...) {
+    char text[640];
+    if (!messages.verbose || !can_write()) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    advise(run->options.name, "%s", text);
+}
+
+void report_waiting(const struct run *run, int64_t waited_ms, const char *text) {
+    char line[640], waited[32];
+    struct winsize window;
+    if (!can_write() || tcgetpgrp(2) != getpgrp()) return;
+    if (!text) {
+        if (write(2, "\r\033[K", 4) < 0) return;
+        return;
+    }
+    int columns = ioctl(2, TIOCGWINSZ, &window) == 0 && window.ws_col > 20 ? window.ws_col - 1 : 79;
+    format_duration(waited_ms / 1000 * 1000, waited, sizeof waited);
+    int n = snprintf(line, sizeof line, "pawl: %s: waiting %s%s%s", run->options.name, waited, *text ? ", " : "", text);
+    if (n >= (int)sizeof line) n = sizeof line - 1;
+    if (n + 12 < columns) n += snprintf(line + n, sizeof line - (size_t)n, "   ^C leaves");
+    if (n > columns) n = columns;
+    for (int i = 0; i < n; i++)
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f) line[i] = '?';
+    dprintf(2, "\r%.*s\033[K", n, line);
+}
+
+/* --- the end --- */
+
+static int code_of_status(int status) {
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : EXIT_FAILED;
+}
+
+static const char *command_name(const struct run *run) {
+    const char *slash = strrchr(run->options.command[0], '/');
+    return slash && slash[1] ? slash + 1 : run->options.command[0];
+}
+
+static int report_not_taken(const struct run *run, const struct run_result *result) {
+    int code = exit_code(result->code);
+    if (result->code != PAWL_EBUSY && result->code != PAWL_ETIMEOUT)
+        return complain(code, run->options.name, "%s", result->text);
+    if ((run->stderr_terminal && !messages.quiet) || messages.verbose)
+        complain(code, run->options.name, "%s", result->text);
+    return run->options.conflict_code >= 0 ? run->options.conflict_code : code;
+}
+
+static int report_lost(const struct run *run, const struct run_result *result) {
+    char held[32], fate[200] = "", told[40], gone[40], at[40];
+    format_duration(result->held_ms, held, sizeof held);
+    format_clock(result->gone_wall_ms ? result->gone_wall_ms : clock_wall_us() / 1000, gone, sizeof gone);
+    format_clock(result->told_wall_ms, told, sizeof told);
+    format_clock(clock_wall_us() / 1000, at, sizeof at);
+    if (result->cmd && result->told_wall_ms)
+        snprintf(fate, sizeof fate, "; %.32s (pid %d) got TERM at %s and was gone at %s", command_name(run),
+                 (int)result->cmd, told, gone);
+    else if (result->cmd)
+        snprintf(fate, sizeof fate, "; %.32s (pid %d) was gone at %s", command_name(run), (int)result->cmd, gone);
+    complain(EXIT_LOST, run->options.name, "LOST after %s: %s%s", held, result->text, fate);
+    if (result->spared)
+        complain(EXIT_LOST, run->options.name, "pid %d could not be killed (another user's?) and still runs",
+                 (int)result->spared_pid);
+    return EXIT_LOST;
+}
+
+static int report_ran(const struct run *run, const struct run_result *result) {
+    int code = code_of_status(result->status);
+    if (*result->left_behind) warn(run->options.name, "left running without the lock: %s", result->left_behind);
+    if (result->code == PAWL_OK) return code;
+    if (result->code == PAWL_ELOST) return complain(EXIT_LOST, run->options.name, "%s", result->text);
+    complain(code, run->options.name, "%s exited with %d, but the release failed: %s", command_name(run), code,
+             result->text);
+    return result->unproven ? EXIT_LOST : code;
+}
+
+int report_end(const struct run *run, const struct run_result *result) {
+    switch (result->outcome) {
+    case OUTCOME_RAN: return report_ran(run, result);
+    case OUTCOME_LOST: return report_lost(run, result);
+    case OUTCOME_NOT_TAKEN: return report_not_taken(run, result);
+    case OUTCOME_CANNOT_EXEC:
+        return complain(result->exec_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXEC, run->options.name,
+                        "cannot run %s: %s", run->options.command[0], strerror(result->exec_errno));
+    case OUTCOME_CANCELLED: return 128 + result->status;
+    case OUTCOME_NONE: break;
+    }
+    return complain(EXIT_FAILED, run->options.name, "%s", *result->text ? result->text : "no result");
+}

@@ -1,0 +1,100 @@
+/* watch.c: while the holder's main thread waits for the lock, a thread of its own asks once a second who has it, for
+ * the waiting line. It exists only when there is a terminal to show that on, and asks nothing in the first two seconds.
+ */
+#include "clock.h"
+#include "run.h"
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { FIRST_MS = 1900, EACH_MS = 1000, ASK_MS = 500 };
+
+struct watcher {
+    pawl_client *client;
+    struct run *run;
+    int stop_fd;
+    pthread_t thread;
+    int64_t own_pid, place;
+    char holder[200];
+    int holders;
+};
+
+static const char *ordinal(int64_t n) {
+    if (n % 100 / 10 == 1) return "th";
+    return n % 10 == 1 ? "st" : n % 10 == 2 ? "nd" : n % 10 == 3 ? "rd" : "th";
+}
+
+static int see(const pawl_entry *entry, void *data) {
+    struct watcher *watcher = data;
+    char since[40] = "";
+    if (!entry->held && entry->pid == watcher->own_pid && entry->place) watcher->place = entry->place;
+    if (!entry->held || watcher->holders++) return 0;
+    if (entry->since_ms) {
+        char duration[32];
+        int64_t ms = clock_wall_us() / 1000 - entry->since_ms;
+        format_duration(ms > 0 ? ms / 1000 * 1000 : 0, duration, sizeof duration);
+        snprintf(since, sizeof since, " for %s", duration);
+    }
+    if (entry->command || entry->pid)
+        snprintf(watcher->holder, sizeof watcher->holder, "held by %.48s (pid %lld, %.32s@%.64s)%s",
+                 entry->command ? entry->command : "a program", (long long)entry->pid, entry->user ? entry->user : "?",
+                 entry->host ? entry->host : "?", since);
+    else if (entry->left_ms > 0)
+        snprintf(watcher->holder, sizeof watcher->holder, "held by another program (%lld s left)",
+                 (long long)entry->left_ms / 1000);
+    else snprintf(watcher->holder, sizeof watcher->holder, "held by another program");
+    return 0;
+}
+
+static void publish(struct run_shared *shared, const char *text) {
+    atomic_fetch_add(&shared->waiting_version, 1);
+    snprintf(shared->waiting, sizeof shared->waiting, "%s", text);
+    atomic_fetch_add(&shared->waiting_version, 1);
+}
+
+static void look(struct watcher *watcher) {
+    char text[256], place[32] = "", more[32] = "";
+    pawl_error error = PAWL_ERROR_INIT;
+    watcher->place = watcher->holders = 0;
+    *watcher->holder = 0;
+    if (pawl_inspect(watcher->client, watcher->run->options.name, ASK_MS, see, watcher, &error)) {
+        snprintf(text, sizeof text, "%.220s; retrying", error.text);
+    } else {
+        if (watcher->place)
+            snprintf(place, sizeof place, "%lld%s in line%s", (long long)watcher->place, ordinal(watcher->place),
+                     *watcher->holder ? ", " : "");
+        if (watcher->holders > 1) snprintf(more, sizeof more, " and %d more", watcher->holders - 1);
+        snprintf(text, sizeof text, "%s%s%s", place, watcher->holder, more);
+    }
+    publish(watcher->run->shared, text);
+}
+
+static void *watch_main(void *data) {
+    struct watcher *watcher = data;
+    struct pollfd stop = {.fd = watcher->stop_fd, .events = POLLIN};
+    for (int wait = FIRST_MS; poll(&stop, 1, wait) == 0; wait = EACH_MS) look(watcher);
+    return NULL;
+}
+
+struct watcher *watch_start(pawl_client *client, struct run *run) {
+    struct watcher *watcher = calloc(1, sizeof *watcher);
+    if (!watcher) return NULL;
+    *watcher = (struct watcher){.client = client, .run = run, .own_pid = getpid()};
+    watcher->stop_fd = eventfd(0, EFD_CLOEXEC);
+    if (watcher->stop_fd >= 0 && pthread_create(&watcher->thread, NULL, watch_main, watcher) == 0) return watcher;
+    if (watcher->stop_fd >= 0) close(watcher->stop_fd);
+    free(watcher);
+    return NULL;
+}
+
+void watch_stop(struct watcher *watcher) {
+    if (!watcher) return;
+    eventfd_write(watcher->stop_fd, 1);
+    pthread_join(watcher->thread, NULL);
+    close(watcher->stop_fd);
+    free(watcher);
+}
