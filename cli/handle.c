@@ -18,7 +18,6 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #define KEEP_RESULTS_S (7 * 86400)
@@ -62,7 +61,7 @@ static void sweep(int directory) {
     int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *listing = copy < 0 ? NULL : fdopendir(copy);
     if (!listing) return;
-    time_t now = (time_t)(clock_wall_us() / 1000000); /* as file times are */
+    time_t now = clock_wall_us() / 1000000;
     for (const struct dirent *entry; (entry = readdir(listing));) {
         struct stat st;
         char *end;

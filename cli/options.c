@@ -183,8 +183,13 @@ static int parse_all(const struct parser *parser, int argc, char **argv, int *re
 
 char *shown_url(const char *url) {
     struct url *parsed;
-    if (url_parse(url, &parsed, NULL)) return strdup(url);
-    char *shown = strdup(parsed->shown);
+    char *shown;
+    if (url_parse(url, &parsed, NULL)) { /* no way to tell what is secret */
+        const char *authority = strstr(url, "://");
+        if (!authority || !strchr(url, '@')) return strdup(url);
+        return asprintf(&shown, "%.*s***", (int)(authority + 3 - url), url) < 0 ? NULL : shown;
+    }
+    shown = strdup(parsed->shown);
     url_free(parsed);
     return shown;
 }
@@ -204,7 +209,8 @@ static char *hide(char *text) {
 /* A password in the URL: out of argv and out of the environment, which children would inherit. A child that needs the
  * service must not fall back on another one in silence, so it finds the URL with *** instead. */
 static int hide_secret(struct common *common, const char *name) {
-    char *copy = hide((char *)common->url);
+    static char *copy; /* until the process ends */
+    copy = hide((char *)common->url);
     if (!copy) return -1;
     if (strcmp(common->from, "PAWL_URL") == 0 && setenv("PAWL_URL", common->url, 1))
         return complain(EXIT_FAILED, NULL, "%s: out of memory", name);
@@ -237,9 +243,9 @@ static int settle_url(const struct verb *verb, struct common *common, const char
     return -1;
 }
 
-/* Config and options into *common. The strings live until the process ends. */
+/* Config and options into *common. */
 static int settle(const struct verb *verb, struct common *common, const struct given *given) {
-    struct config config = CONFIG_INIT;
+    static struct config config = CONFIG_INIT; /* *common points into it until the process ends */
     if (given->log && !messages.json && strcmp(given->log, "text") != 0)
         return bad_value(verb, "--log", given->log, "text or json");
     if (given->purpose && strcmp(given->purpose, "efficiency") != 0 && strcmp(given->purpose, "correctness") != 0)

@@ -139,17 +139,17 @@ static void print_whereabouts(const pawl_entry *e) {
     }
 }
 
-static void print_command(const pawl_entry *e, bool known) {
+static void print_command(const pawl_entry *e, bool known, int width) {
     const char *command = e->command ? e->command : known ? "-" : "another program";
     print_plain(stdout, command);
-    int pad = 14 - (int)strlen(command);
+    int pad = width - (int)strlen(command);
     printf("%*s ", pad > 0 ? pad : 0, "");
 }
 
 static void print_holder(const pawl_entry *e, int64_t now_ms) {
     char when[40], duration[40];
     fputs("  held by   ", stdout);
-    print_command(e, e->pid || e->user || e->host);
+    print_command(e, e->pid || e->user || e->host, 14);
     print_whereabouts(e);
     if (e->shared) fputs(" (shared)", stdout);
     fputc('\n', stdout);
@@ -169,7 +169,7 @@ static void print_holder(const pawl_entry *e, int64_t now_ms) {
 static void print_waiter(const pawl_entry *e, bool first, int64_t now_ms) {
     char duration[40];
     printf("  %-8s  %d  ", first ? "waiting" : "", e->place);
-    print_command(e, true);
+    print_command(e, true, 11);
     print_whereabouts(e);
     if (e->shared) fputs(" (shared)", stdout);
     if (e->since_ms) {
