@@ -13,7 +13,11 @@ static const struct row {
     int (*run)(int argc, char **argv);
     const char *operands, *what;
 } rows[] = {
-    {"run", cmd_run, "NAME CMD...", "hold a lock while a command runs"},
+    {"run", cmd_run, "[options] NAME CMD...", "hold the lock while CMD runs"},
+    {"hold", cmd_hold, "[-d] NAME", "take it, tell each event as JSON, keep it until stdin ends"},
+    {"release", cmd_release, "HANDLE", "end a hold -d"},
+    {"who", cmd_who, "NAME", "who holds it, and who waits"},
+    {"ls", cmd_ls, "", "all locks"},
     {"version", cmd_version, "", "what this is, and which services it can use"},
     {"help", cmd_help, "[VERB]", "this text, or that of a verb"},
 };
