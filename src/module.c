@@ -28,7 +28,8 @@ static bool module_path(const char *name, char *ret, size_t size) {
     const char *folder = dirname(self);
     snprintf(ret, size, "%s/pawl/pawl-%s.so", folder, name);
     if (access(ret, F_OK) == 0) return true;
-    snprintf(ret, size, "%s/%s/pawl-%s.so", folder, name, name);
+    /* In the build tree a module lies in its source folder: guard-sqlite in guard/. */
+    snprintf(ret, size, "%s/%.*s/pawl-%s.so", folder, (int)strcspn(name, "-"), name, name);
     return access(ret, F_OK) == 0;
 }
 
