@@ -46,6 +46,7 @@ struct guard_store {
     char *path;
     sqlite3 *db; /* NULL: not opened yet */
     sqlite3_stmt *statements[N_STATEMENTS];
+    bool made; /* the tables were made in the transaction that is open */
     char resource[GUARD_NAME_MAX + 1];
 };
 
@@ -61,11 +62,15 @@ static int sqlite_open(const struct url *url, struct guard_store **ret, pawl_err
     return PAWL_OK;
 }
 
-static void disconnect(struct guard_store *store) {
+static void forget_statements(struct guard_store *store) {
     for (int i = 0; i < N_STATEMENTS; i++) {
         sqlite3_finalize(store->statements[i]);
         store->statements[i] = NULL;
     }
+}
+
+static void disconnect(struct guard_store *store) {
+    forget_statements(store);
     sqlite3_close(store->db);
     store->db = NULL;
 }
@@ -161,7 +166,10 @@ static int select_set(struct guard_store *store, int *ret_rule, pawl_error *erro
 /* --- the contract --- */
 
 static void sqlite_end(struct guard_store *store) {
-    if (store->db && !sqlite3_get_autocommit(store->db)) sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
+    if (!store->db || sqlite3_get_autocommit(store->db)) return;
+    sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
+    if (store->made) forget_statements(store); /* their tables went with the transaction */
+    store->made = false;
 }
 
 /* An open transaction with the tables in it. */
@@ -170,7 +178,9 @@ static int start(struct guard_store *store, int64_t until_ns, pawl_error *error)
     if (code) return code;
     if (sqlite3_exec(store->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
         return db_error(store, "lock", error);
-    if (!statement(store, SELECT_MARK, NULL) && sqlite3_exec(store->db, schema, NULL, NULL, NULL) != SQLITE_OK) {
+    if (statement(store, SELECT_MARK, NULL)) return PAWL_OK;
+    store->made = true;
+    if (sqlite3_exec(store->db, schema, NULL, NULL, NULL) != SQLITE_OK) {
         code = db_error(store, "make the guard's tables in", error);
         sqlite_end(store);
     }
@@ -227,6 +237,7 @@ static int sqlite_commit(struct guard_store *store, const struct guard_change *c
     if (!done || (change->reset && !add_reset(store, change->reset)) ||
         sqlite3_exec(store->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
         return db_error(store, "write", error);
+    store->made = false;
     return PAWL_OK;
 }
 
@@ -307,6 +318,7 @@ static int sqlite_install(struct guard_store *store, int rule, int64_t until_ns,
         if (s) sqlite3_reset(s);
         if (done != SQLITE_DONE || sqlite3_exec(store->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
             code = db_error(store, "write", error);
+        else store->made = false;
     }
     sqlite_end(store);
     return code;

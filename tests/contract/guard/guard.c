@@ -1,0 +1,385 @@
+/* What each kind of guard owes (docs/FENCING.md), through the public header: every answer, and that a refusal changes
+ * nothing. */
+#include "pawl_guard.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define TOP INT64_C(9007199254740991) /* 2^53 - 1 */
+#define DAY INT64_C(86400000000)
+
+static const char *kind;
+static char folder[64], url[128];
+static pawl_guard *guard;
+static pawl_error error;
+
+static int set_up(void **data) {
+    (void)data;
+    snprintf(folder, sizeof folder, "/tmp/pawl-guard-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(url, sizeof url, strcmp(kind, "dir") == 0 ? "dir:%s/set" : "sqlite:%s/set.db", folder);
+    error = (pawl_error)PAWL_ERROR_INIT;
+    return pawl_guard_open(url, NULL, &guard, &error);
+}
+
+static void remove_tree(const char *path) {
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    char name[PATH_MAX];
+    while (dir && (entry = readdir(dir))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
+        if (entry->d_type == DT_DIR) remove_tree(name);
+        else unlink(name);
+    }
+    if (dir) closedir(dir);
+    rmdir(path);
+}
+
+static int tear_down(void **data) {
+    (void)data;
+    pawl_guard_close(guard);
+    remove_tree(folder);
+    return 0;
+}
+
+static pawl_guard_write of(const char *resource, int64_t token) {
+    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    write.resource = resource;
+    write.lock = "acct";
+    write.token = token;
+    write.by = "worker 1";
+    return write;
+}
+
+static int put(const char *resource, int64_t token, const char *data) {
+    pawl_guard_write write = of(resource, token);
+    return pawl_guard_put(guard, &write, data, strlen(data), &error);
+}
+
+static int seal(const char *resource, int64_t token) {
+    pawl_guard_write write = of(resource, token);
+    return pawl_guard_seal(guard, &write, &error);
+}
+
+static void is(const char *resource, int64_t token, const char *data) {
+    pawl_guard_record *record = NULL;
+    if (pawl_guard_get(guard, resource, &record, &error)) fail_msg("get %s: %s", resource, error.text);
+    assert_string_equal(record->resource, resource);
+    assert_int_equal(record->token, token);
+    assert_int_equal(record->written, data != NULL);
+    assert_int_equal(record->length, data ? strlen(data) : 0);
+    assert_string_equal(record->data, data ? data : "");
+    pawl_guard_free(record);
+}
+
+static void says(const char *part) {
+    if (!strstr(error.text, part)) fail_msg("'%s' does not say '%s'", error.text, part);
+}
+
+static void test_life_of_a_resource(void **data) {
+    (void)data;
+    pawl_guard_record *record = NULL;
+    assert_int_equal(pawl_guard_get(guard, "balance", &record, &error), PAWL_GNORECORD);
+    assert_null(record);
+    assert_int_equal(pawl_guard_reset(guard, "balance", 5, NULL, "why", &error), PAWL_GNORECORD);
+    assert_int_equal(put("balance", 7, "1000"), PAWL_OK);
+    is("balance", 7, "1000");
+    assert_int_equal(put("balance", 7, "1001"), PAWL_OK);
+    assert_int_equal(put("balance", 8, ""), PAWL_OK);
+    is("balance", 8, "");
+    assert_int_equal(put("balance", 7, "1500"), PAWL_GSTALE);
+    assert_int_equal(error.code, PAWL_GSTALE);
+    says("stale token 7 from worker 1; current is 8, written by worker 1");
+    says("Nothing was changed.");
+    is("balance", 8, "");
+    assert_int_equal(pawl_guard_get(guard, "balance", &record, &error), PAWL_OK);
+    assert_string_equal(record->lock, "acct");
+    assert_string_equal(record->by, "worker 1");
+    assert_int_equal(record->rule, PAWL_RULE_GE);
+    assert_true(llabs(record->at_ms / 1000 - (int64_t)time(NULL)) < 60);
+    assert_int_equal(record->n_resets, 0);
+    pawl_guard_free(record);
+}
+
+static void test_refusals_differ_and_change_nothing(void **data) {
+    (void)data;
+    assert_int_equal(put("r", 7, "data"), PAWL_OK);
+    pawl_guard_write write = of("r", 9);
+    write.lock = "other";
+    assert_int_equal(pawl_guard_put(guard, &write, "x", 1, &error), PAWL_GWRONGLOCK);
+    says("belongs to lock 'acct', not 'other'");
+    assert_int_equal(pawl_guard_seal(guard, &write, &error), PAWL_GWRONGLOCK);
+    assert_int_equal(put("r", 0, "x"), PAWL_GNOTOKEN);
+    assert_int_equal(put("r", -1, "x"), PAWL_GDAMAGED);
+    assert_int_equal(put("r", TOP, "x"), PAWL_GDAMAGED);
+    says("9007199254740991");
+    assert_int_equal(put("r", (int64_t)time(NULL) * 1000000 + DAY + 60000000, "x"), PAWL_GDAMAGED);
+    assert_int_equal(seal("r", TOP), PAWL_GDAMAGED);
+    assert_int_equal(put("r", 6, "x"), PAWL_GSTALE);
+    assert_int_equal(seal("r", 6), PAWL_GSTALE);
+    is("r", 7, "data");
+    assert_int_equal(put("r", (int64_t)time(NULL) * 1000000 + DAY - 60000000, "y"), PAWL_OK);
+}
+
+static void test_last_digit(void **data) {
+    (void)data;
+    pawl_guard_write write = of("r", TOP - 1);
+    write.flags = PAWL_GUARD_ACCEPT_JUMP;
+    assert_int_equal(pawl_guard_put(guard, &write, "a", 1, &error), PAWL_OK);
+    is("r", TOP - 1, "a");
+    assert_int_equal(put("r", TOP - 2, "b"), PAWL_GSTALE);
+    says("current is 9007199254740990");
+    assert_int_equal(put("r", TOP, "c"), PAWL_OK);
+    assert_int_equal(put("r", TOP - 1, "d"), PAWL_GSTALE);
+    write.token = TOP + 1;
+    assert_int_equal(pawl_guard_put(guard, &write, "e", 1, &error), PAWL_GDAMAGED);
+    is("r", TOP, "c");
+}
+
+static void test_seal_stops_the_old_holder_before_the_new_one_writes(void **data) {
+    (void)data;
+    assert_int_equal(put("acct", 7, "old"), PAWL_OK);
+    assert_int_equal(seal("acct", 8), PAWL_OK);
+    is("acct", 8, "old");
+    assert_int_equal(put("acct", 7, "zombie"), PAWL_GSTALE);
+    says("current is 8, sealed by worker 1");
+    is("acct", 8, "old");
+    assert_int_equal(put("acct", 8, "new"), PAWL_OK);
+    assert_int_equal(seal("acct", 8), PAWL_OK);
+    is("acct", 8, "new");
+    assert_int_equal(seal("fresh", 3), PAWL_OK);
+    is("fresh", 3, NULL);
+    assert_int_equal(put("fresh", 2, "x"), PAWL_GSTALE);
+}
+
+static void test_reset_is_kept(void **data) {
+    (void)data;
+    assert_int_equal(put("r", 100, "data"), PAWL_OK);
+    assert_int_equal(pawl_guard_reset(guard, "r", 50, "ana", "counter lost with db1", &error), PAWL_OK);
+    is("r", 50, "data");
+    assert_int_equal(put("r", 49, "x"), PAWL_GSTALE);
+    pawl_guard_write other = of("r", 60);
+    other.lock = "other";
+    assert_int_equal(pawl_guard_put(guard, &other, "x", 1, &error), PAWL_GWRONGLOCK);
+    assert_int_equal(put("r", 51, "new"), PAWL_OK);
+    assert_int_equal(pawl_guard_reset(guard, "r", 200, NULL, "and up again", &error), PAWL_OK);
+    assert_int_equal(put("r", 199, "x"), PAWL_GSTALE);
+    pawl_guard_record *record = NULL;
+    assert_int_equal(pawl_guard_get(guard, "r", &record, &error), PAWL_OK);
+    assert_int_equal(record->n_resets, 2);
+    assert_int_equal(record->resets[0].from, 100);
+    assert_int_equal(record->resets[0].to, 50);
+    assert_string_equal(record->resets[0].by, "ana");
+    assert_string_equal(record->resets[0].why, "counter lost with db1");
+    assert_int_equal(record->resets[1].from, 51);
+    assert_int_equal(record->resets[1].to, 200);
+    assert_true(record->resets[1].at_ms >= record->resets[0].at_ms);
+    pawl_guard_free(record);
+    assert_int_equal(pawl_guard_reset(guard, "r", 0, NULL, "x", &error), PAWL_EINVALID);
+    assert_int_equal(pawl_guard_reset(guard, "r", TOP + 1, NULL, "x", &error), PAWL_EINVALID);
+    assert_int_equal(pawl_guard_reset(guard, "r", 5, NULL, "", &error), PAWL_EINVALID);
+}
+
+static void test_rules(void **data) {
+    (void)data;
+    pawl_guard_write write = of("once", 7);
+    write.rule = PAWL_RULE_GT;
+    assert_int_equal(seal("once-default", 7), PAWL_OK);
+    assert_int_equal(pawl_guard_seal(guard, &write, &error), PAWL_OK);
+    assert_int_equal(put("once", 7, "a"), PAWL_OK);
+    assert_int_equal(put("once", 7, "b"), PAWL_GSTALE);
+    says("has written already");
+    is("once", 7, "a");
+    write.rule = PAWL_RULE_GE;
+    write.token = 9;
+    assert_int_equal(pawl_guard_put(guard, &write, "x", 1, &error), PAWL_EINVALID);
+    says("is gt since its first write, not ge");
+    write = of("counted", 7);
+    write.rule = PAWL_RULE_SEQ;
+    assert_int_equal(pawl_guard_put(guard, &write, "x", 1, &error), PAWL_EINVALID);
+    write.seq = 1;
+    assert_int_equal(pawl_guard_put(guard, &write, "1", 1, &error), PAWL_OK);
+    write.rule = PAWL_RULE_DEFAULT;
+    assert_int_equal(pawl_guard_put(guard, &write, "1", 1, &error), PAWL_GSTALE);
+    says("stale sequence 1 of token 7");
+    write.seq = INT64_MAX;
+    assert_int_equal(pawl_guard_put(guard, &write, "2", 1, &error), PAWL_OK);
+    write.token = 8;
+    write.seq = 1;
+    assert_int_equal(pawl_guard_put(guard, &write, "3", 1, &error), PAWL_OK);
+    is("counted", 8, "3");
+}
+
+static void test_install(void **data) {
+    (void)data;
+    assert_int_equal(pawl_guard_install(guard, PAWL_RULE_GT, &error), PAWL_OK);
+    assert_int_equal(pawl_guard_install(guard, PAWL_RULE_GT, &error), PAWL_OK);
+    assert_int_equal(pawl_guard_install(guard, PAWL_RULE_SEQ, &error), PAWL_EINVALID);
+    assert_int_equal(put("r", 7, "a"), PAWL_OK);
+    assert_int_equal(put("r", 7, "b"), PAWL_GSTALE);
+    pawl_guard_write write = of("free", 7);
+    write.rule = PAWL_RULE_GE;
+    assert_int_equal(pawl_guard_put(guard, &write, "a", 1, &error), PAWL_OK);
+    assert_int_equal(put("free", 7, "b"), PAWL_OK);
+    assert_int_equal(pawl_guard_install(guard, 77, &error), PAWL_EINVALID);
+}
+
+static void test_names_and_data(void **data) {
+    (void)data;
+    char longest[513], other[513];
+    memset(longest, '/', 512);
+    longest[512] = 0;
+    strcpy(other, longest);
+    other[511] = 'x';
+    const char *names[] = {".",
+                           "..",
+                           "../../escape",
+                           "a/b",
+                           "a%2Fb",
+                           "a",
+                           "a.record",
+                           "a.lock",
+                           "a.new",
+                           ".pawl-guard",
+                           "%%",
+                           "\xC3\xA9t\xC3\xA9 \xE2\x82\xAC",
+                           "new\nline",
+                           "A",
+                           longest,
+                           other,
+                           "'; DROP TABLE pawl_guard; --"};
+    size_t n = sizeof names / sizeof *names;
+    for (size_t i = 0; i < n; i++)
+        if (put(names[i], (int64_t)i + 1, names[i])) fail_msg("put %s: %s", names[i], error.text);
+    for (size_t i = 0; i < n; i++) is(names[i], (int64_t)i + 1, names[i]);
+    static const char *const bad[] = {"", "\xC3", "\xED\xA0\x80", "\xF5\x80\x80\x80", "\xC0\x80"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(put(bad[i], 1, "x"), PAWL_EINVALID);
+    char over[514];
+    memset(over, 'a', 513);
+    over[513] = 0;
+    assert_int_equal(put(over, 1, "x"), PAWL_EINVALID);
+    assert_int_equal(put("a", 0, "x"), PAWL_GNOTOKEN);
+    DIR *dir = opendir(folder); /* nothing was made outside the set */
+    int entries = 0;
+    while (readdir(dir)) entries++;
+    closedir(dir);
+    assert_in_range(entries, 3, 4);
+    size_t length = 1 << 20;
+    char *big = malloc(length);
+    for (size_t i = 0; i < length; i++) big[i] = (char)(i * 7);
+    pawl_guard_write write = of("big", 1);
+    assert_int_equal(pawl_guard_put(guard, &write, big, length, &error), PAWL_OK);
+    assert_int_equal(seal("big", 2), PAWL_OK); /* copies the data */
+    pawl_guard_record *record = NULL;
+    assert_int_equal(pawl_guard_get(guard, "big", &record, &error), PAWL_OK);
+    assert_int_equal(record->length, length);
+    assert_memory_equal(record->data, big, length);
+    pawl_guard_free(record);
+    free(big);
+}
+
+/* While one is inside, another waits, and is then judged by the mark that the first one raised. */
+static void test_enter_keeps_others_out(void **data) {
+    (void)data;
+    pawl_guard_options options = PAWL_GUARD_OPTIONS_INIT;
+    options.wait_ms = 30;
+    pawl_guard *second = NULL;
+    assert_int_equal(pawl_guard_open(url, &options, &second, &error), PAWL_OK);
+    assert_int_equal(put("r", 7, "a"), PAWL_OK);
+    pawl_guard_write write = of("r", 6), later = of("r", 9);
+    assert_int_equal(pawl_guard_enter(guard, &write, &error), PAWL_GSTALE);
+    write.token = 8;
+    if (pawl_guard_enter(guard, &write, &error)) fail_msg("enter: %s", error.text);
+    assert_int_equal(put("r", 8, "x"), PAWL_EINVALID);
+    assert_int_equal(pawl_guard_put(second, &later, "b", 1, &error), PAWL_ETIMEOUT);
+    assert_int_equal(pawl_guard_fd(guard) >= 0, strcmp(kind, "dir") == 0);
+    pawl_guard_leave(guard);
+    assert_int_equal(pawl_guard_fd(guard), -1);
+    later.token = 7;
+    assert_int_equal(pawl_guard_put(second, &later, "b", 1, &error), PAWL_GSTALE);
+    later.token = 9;
+    assert_int_equal(pawl_guard_put(second, &later, "b", 1, &error), PAWL_OK);
+    pawl_guard_close(second);
+    is("r", 9, "b");
+}
+
+static void test_foreign_content_is_left_alone(void **data) {
+    (void)data;
+    char path[192];
+    static const char text[] = "somebody's own file";
+    snprintf(path, sizeof path, strcmp(kind, "dir") == 0 ? "%s/set/r.record" : "%s/set.db", folder);
+    if (strcmp(kind, "dir") == 0) assert_int_equal(put("other", 1, "x"), PAWL_OK);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_int_equal(write(fd, text, sizeof text), sizeof text);
+    close(fd);
+    assert_int_equal(put("r", 5, "x"), PAWL_EUNSAFE);
+    says(path);
+    pawl_guard_record *record = NULL;
+    assert_int_equal(pawl_guard_get(guard, "r", &record, &error), PAWL_EUNSAFE);
+    char back[64] = "";
+    fd = open(path, O_RDONLY);
+    assert_int_equal(read(fd, back, sizeof back), sizeof text);
+    close(fd);
+    assert_string_equal(back, text);
+}
+
+static void test_arguments(void **data) {
+    (void)data;
+    pawl_guard *none = NULL;
+    assert_int_equal(pawl_guard_open("nothing:x", NULL, &none, &error), PAWL_EINVALID);
+    says("dir: sqlite:");
+    assert_int_equal(pawl_guard_open("dir:", NULL, &none, &error), PAWL_EINVALID);
+    assert_int_equal(pawl_guard_open("sqlite:x?mode=fast", NULL, &none, &error), PAWL_EINVALID);
+    says("'mode'");
+    assert_null(none);
+    pawl_guard_write write = of("r", 1);
+    write.lock = NULL;
+    assert_int_equal(pawl_guard_put(guard, &write, "", 0, &error), PAWL_EINVALID);
+    write = of("r", 1);
+    write.flags = 8;
+    assert_int_equal(pawl_guard_put(guard, &write, "", 0, &error), PAWL_EINVALID);
+    write.flags = 0;
+    write.rule = 9;
+    assert_int_equal(pawl_guard_put(guard, &write, "", 0, NULL), PAWL_EINVALID);
+    char unreachable[128];
+    snprintf(unreachable, sizeof unreachable, "%s:%s/no/such/place", kind, folder);
+    assert_int_equal(pawl_guard_open(unreachable, NULL, &none, &error), PAWL_OK);
+    write = of("r", 1);
+    int code = pawl_guard_put(none, &write, "", 0, &error);
+    assert_true(code == PAWL_EUNREACHABLE || code == PAWL_EDENIED);
+    says("/no/such/place");
+    pawl_guard_close(none);
+    pawl_guard_close(NULL);
+    assert_string_equal(pawl_guard_rule_name(PAWL_RULE_SEQ), "seq");
+    assert_null(pawl_guard_rule_name(9));
+}
+
+int main(int argc, char **argv) {
+    kind = argc > 1 ? argv[1] : "dir";
+#define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+    const struct CMUnitTest tests[] = {T(test_life_of_a_resource),
+                                       T(test_refusals_differ_and_change_nothing),
+                                       T(test_last_digit),
+                                       T(test_seal_stops_the_old_holder_before_the_new_one_writes),
+                                       T(test_reset_is_kept),
+                                       T(test_rules),
+                                       T(test_install),
+                                       T(test_names_and_data),
+                                       T(test_enter_keeps_others_out),
+                                       T(test_foreign_content_is_left_alone),
+                                       T(test_arguments)};
+    return cmocka_run_group_tests_name(kind, tests, NULL, NULL);
+}
