@@ -21,7 +21,8 @@ int seal_open(const char *text, const char *name, struct seal **ret) {
     }
     if (!seal || !url || !seal->name || !seal->resource) code = complain(EXIT_FAILED, name, "out of memory");
     else if (!*seal->resource) code = complain(EXIT_FAILED, name, "--seal %s: no resource behind '#'", text);
-    else if (guard_open(url, &seal->guard, &error)) code = complain(guard_exit_code(error.code), name, "--seal: %s", error.text);
+    else if (guard_open(url, &seal->guard, &error))
+        code = complain(guard_exit_code(error.code), name, "--seal: %s", error.text);
     free(url);
     if (code) seal_close(seal);
     else *ret = seal;

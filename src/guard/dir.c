@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NAME_LONGEST 200 /* bytes of an encoded name; what is longer ends in a digest instead */
@@ -145,10 +144,10 @@ static bool still_there(const struct guard_store *store, int fd, const char *nam
            ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
-/* The kernel has no timed wait for such a lock, so this asks again, at most 20 ms apart. */
+/* The kernel has no timed wait for such a lock, so this asks again, at most 16 ms apart. */
 static int lock_file(struct guard_store *store, const char *name, int64_t until_ns, pawl_error *error) {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    for (int64_t pause_ns = NS_PER_MS / 4;;) {
+    for (int64_t pause_ns = NS_PER_MS;;) {
         int fd = openat(store->dir_fd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
         if (fd < 0) return system_error(store, error, "open", name);
         if (fcntl(fd, F_OFD_SETLK, &whole) == 0 && still_there(store, fd, name)) {
@@ -164,9 +163,8 @@ static int lock_file(struct guard_store *store, const char *name, int64_t until_
         if (clock_now_ns() >= until_ns)
             return error_set(error, PAWL_ETIMEOUT, store->path, "another writer kept '%s' locked all the time (%s/%s)",
                              store->resource, store->path, name);
-        struct timespec pause = {0, random_between(pause_ns / 2, pause_ns)};
-        nanosleep(&pause, NULL);
-        if (pause_ns < 20 * NS_PER_MS) pause_ns *= 2;
+        clock_wait_fd(-1, 0, clock_now_ns() + random_between(pause_ns / 2, pause_ns), -1);
+        if (pause_ns < 16 * NS_PER_MS) pause_ns *= 2;
         errno = 0;
     }
 }

@@ -2,6 +2,7 @@
 #include "token.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,38 +195,50 @@ void record_head_free(struct record_head *head) {
 
 /* --- writing --- */
 
-static void word(FILE *file, const char *before, const char *text) {
-    char escaped[3 * GUARD_NAME_MAX + 1] = "";
-    url_escape(escaped, sizeof escaped, text, strlen(text), KEEP);
-    fprintf(file, "%s%s", before, escaped);
+struct text {
+    char *bytes; /* NULL: out of memory */
+    size_t used, size;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...) {
+    va_list arguments;
+    if (!text->bytes) return;
+    va_start(arguments, format);
+    int n = vsnprintf(text->bytes + text->used, text->size - text->used, format, arguments);
+    va_end(arguments);
+    text->used += (size_t)n;
 }
 
-static void reset_line(FILE *file, const pawl_guard_reset_entry *entry) {
-    fprintf(file, "reset %" PRId64 " %" PRId64 " %" PRId64, entry->at_ms * 1000, entry->from, entry->to);
-    word(file, " ", entry->by);
-    word(file, " ", entry->why);
-    fputc('\n', file);
+static void add_word(struct text *text, const char *before, const char *word) {
+    char escaped[3 * GUARD_NAME_MAX + 1] = "";
+    url_escape(escaped, sizeof escaped, word, strlen(word), KEEP);
+    add(text, "%s%s", before, escaped);
 }
+
+static void add_reset(struct text *text, const pawl_guard_reset_entry *entry) {
+    add(text, "reset %" PRId64 " %" PRId64 " %" PRId64, entry->at_ms * 1000, entry->from, entry->to);
+    add_word(text, " ", entry->by);
+    add_word(text, " ", entry->why);
+    add(text, "\n");
+}
+
+/* A resource and a lock, escaped, and what is of fixed length; then what one reset may take. */
+#define LINES_MOST (8 * GUARD_NAME_MAX + 1024)
+#define RESET_MOST (6 * GUARD_BY_MAX + 128)
 
 char *record_head_lines(const char *resource, const struct guard_mark *mark, const struct record_head *old,
                         const pawl_guard_reset_entry *reset, size_t length, size_t *ret_size) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    if (!file) return NULL;
-    word(file, "pawl guard 1\nresource ", resource);
-    word(file, "\nlock ", mark->lock);
-    fprintf(file, "\ntoken %" PRIu64 "\nseq %" PRIu64 "\nrule %s\nused %d\nwritten %d\nat %" PRId64, mark->token,
-            mark->seq, guard_rule_name(mark->rule), mark->used, mark->written, mark->at_us);
-    word(file, "\nby ", mark->by);
-    fputc('\n', file);
-    for (size_t i = 0; i < old->n_resets; i++) reset_line(file, &old->resets[i]);
-    if (reset) reset_line(file, reset);
-    fprintf(file, "length %zu\n\n", length);
-    if (fclose(file) != 0) {
-        free(text);
-        return NULL;
-    }
-    *ret_size = size;
-    return text;
+    struct text text = {.size = LINES_MOST + (old->n_resets + 1) * RESET_MOST};
+    text.bytes = malloc(text.size);
+    add_word(&text, "pawl guard 1\nresource ", resource);
+    add_word(&text, "\nlock ", mark->lock);
+    add(&text, "\ntoken %" PRIu64 "\nseq %" PRIu64 "\nrule %s\nused %d\nwritten %d\nat %" PRId64, mark->token,
+        mark->seq, guard_rule_name(mark->rule), mark->used, mark->written, mark->at_us);
+    add_word(&text, "\nby ", mark->by);
+    add(&text, "\n");
+    for (size_t i = 0; i < old->n_resets; i++) add_reset(&text, &old->resets[i]);
+    if (reset) add_reset(&text, reset);
+    add(&text, "length %zu\n\n", length);
+    *ret_size = text.used;
+    return text.bytes;
 }
