@@ -17,8 +17,9 @@ struct fixture {
     /* Starts what is needed, once. The reason if this machine cannot: the suite is skipped; else NULL. */
     const char *(*start)(void);
     void (*stop)(void);
-    const char *(*url)(void);    /* of an empty place, or of one that only this test uses */
-    void (*pass_ms)(int64_t ms); /* the service's time goes on */
+    const char *(*url)(void); /* the same for all parties of a case, a new place for the next (contract_case_number) */
+    void (*pass_ms)(int64_t ms);                           /* the service's time goes on */
+    const struct backend *(*wrap)(const struct backend *); /* NULL: as it is */
 };
 extern const struct fixture fixtures[]; /* ended by one without a name */
 
@@ -87,6 +88,8 @@ struct contract_case {
 /* The cases, one list a file, ended by one without a name. A suite is the state of each. */
 #define CASE(function, needs)                                                                                          \
     { #function, function, needs }
+extern int contract_case_number;
+int case_setup(void **state);
 int case_teardown(void **state);
 extern const struct contract_case basic_cases[], wait_cases[], limit_cases[];
 #endif

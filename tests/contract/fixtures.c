@@ -1,19 +1,69 @@
 /* fixtures.c: one row a backend. To plug one in: add its row here and its name in meson.build. */
 #include "clock.h"
 #include "contract.h"
+#include "fault.h"
 #include "mem/mem.h"
+#include "server.h"
 #include "virtual_clock.h"
+#include <poll.h>
 #include <stdio.h>
+#include <unistd.h>
+
+static char url[256];
+
+static void real_pass(int64_t ms) {
+    for (int64_t end = clock_after_ms(clock_now_ns(), ms), now; (now = clock_now_ns()) < end;)
+        poll(NULL, 0, clock_poll_ms(now, end));
+}
+
+/* --- mem, in virtual time --- */
 
 static const char *mem_start(void) {
     mem_clock = virtual_true_ns;
     return NULL;
 }
 static void mem_stop(void) { mem_clock = clock_now_ns; }
-static const char *mem_url(void) { return "mem:contract"; }
+static const char *mem_url(void) {
+    snprintf(url, sizeof url, "mem:contract-%d", contract_case_number);
+    return url;
+}
 static void mem_pass(int64_t ms) { virtual_advance_ns(ms * NS_PER_MS); }
 
+/* --- mem behind the fault backend, every take, forget and renewal done twice --- */
+
+static struct fault *fault;
+
+static const char *fault_start(void) {
+    enum fault_op twice[] = {FAULT_TAKE, FAULT_FORGET, FAULT_RENEW};
+    fault = fault_new(1);
+    if (!fault) return "out of memory";
+    for (int i = 0; i < 3; i++) fault_odds(fault, twice[i], FAULT_TWICE, 1000);
+    return mem_start();
+}
+static void fault_stop(void) {
+    fault_free(fault);
+    mem_stop();
+}
+static const struct backend *fault_table(const struct backend *inner) { return fault_backend(fault, inner); }
+
+/* --- redis --- */
+
+static struct server redis;
+
+static const char *redis_start(void) {
+    if (access("/usr/bin/redis-server", X_OK)) return "no redis-server here";
+    server_start_redis(&redis, NULL);
+    return NULL;
+}
+static void redis_stop(void) { server_stop(&redis); }
+static const char *redis_url(void) {
+    snprintf(url, sizeof url, "%s?prefix=case%d:", redis.url, contract_case_number);
+    return url;
+}
+
 const struct fixture fixtures[] = {
-    {.name = "mem", .scheme = "mem", .start = mem_start, .stop = mem_stop, .url = mem_url, .pass_ms = mem_pass},
+    {"mem", "mem", mem_start, mem_stop, mem_url, mem_pass, NULL},
+    {"fault", "mem", fault_start, fault_stop, mem_url, mem_pass, fault_table},
+    {"redis", "redis", redis_start, redis_stop, redis_url, real_pass, NULL},
     {0},
 };

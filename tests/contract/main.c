@@ -35,6 +35,7 @@ static void add(struct CMUnitTest *all, size_t *n, const struct contract_case *s
         if ((some->needs & ~offers(&suite->backend->caps)) == 0)
             all[(*n)++] = (struct CMUnitTest){.name = some->name,
                                               .test_func = some->function,
+                                              .setup_func = case_setup,
                                               .teardown_func = case_teardown,
                                               .initial_state = suite};
         else printf("# not owed: %s\n", some->name);
@@ -50,6 +51,7 @@ int main(int argc, char **argv) {
     if (!(suite.backend = load(suite.fixture, argc > 2 ? argv[2] : NULL))) return 1;
     const char *why = suite.fixture->start();
     if (why) return skip_all(why);
+    if (suite.fixture->wrap) suite.backend = suite.fixture->wrap(suite.backend);
     add(all, &n, basic_cases, &suite);
     add(all, &n, wait_cases, &suite);
     add(all, &n, limit_cases, &suite);
