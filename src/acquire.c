@@ -107,7 +107,7 @@ PAWL_EXPORT int pawl_acquire_start(pawl_client *c, const char *name, const pawl_
 static int release_now(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     pawl_client *c = l->client;
     int64_t now = client_now(c), end = clock_after_ms(now, wait_ms), pause_ms = 10;
-    bool in_time = now < atomic_load(&l->life.safe_until_ns), asked = false;
+    bool in_time = now < lock_safe_until(l), asked = false;
     pawl_error own = PAWL_ERROR_INIT;
     for (;;) {
         enum bk_says says = lock_undo(l, (struct bk_until){.at_ns = end, .cancel_fd = -1}, &own);
@@ -131,8 +131,8 @@ static enum lock_state begin_release(pawl_lock *l) {
     enum lock_state was = l->state;
     l->state = LOCK_ENDING;
     event_forget_locked(l);
-    heap_remove(l->in_lives ? &c->lives : &c->work, &l->timer);
-    l->in_lives = false;
+    heap_remove(&c->work, &l->timer);
+    if (l->lease && l->lease->own) heap_remove(&c->leases, &l->lease->timer);
     pthread_mutex_unlock(&c->mutex);
     return was;
 }
@@ -145,8 +145,7 @@ PAWL_EXPORT int pawl_release(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     enum lock_state was = begin_release(l);
     bool held = was == LOCK_HELD, over = !l->granted;
     char *why = was == LOCK_LOST && l->end_text ? strdup(l->end_text) : NULL;
-    if (held && life_due(&l->life, client_now(c)) == LIFE_LOSE)
-        observe(l, PAWL_LOST, PAWL_ELOST, "released after its deadline");
+    if (held && lock_safe_until(l) <= client_now(c)) observe(l, PAWL_LOST, PAWL_ELOST, "released after its deadline");
     if (was != LOCK_PENDING && wait_ms > 0 && l->granted) {
         code = release_now(l, wait_ms, error);
         over = code == PAWL_OK || code == PAWL_ELOST;
@@ -172,19 +171,14 @@ PAWL_EXPORT int pawl_release(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
 PAWL_EXPORT int64_t pawl_token(const pawl_lock *l) { return l->granted ? (int64_t)l->grant.token : 0; }
 PAWL_EXPORT const char *pawl_name(const pawl_lock *l) { return l->name; }
 
-static int64_t safe_until(const pawl_lock *l) {
-    int64_t until = atomic_load_explicit(&l->life.safe_until_ns, memory_order_acquire);
-    return until < l->max_until_ns ? until : l->max_until_ns;
-}
-
 PAWL_EXPORT int pawl_check(const pawl_lock *l) {
     if (l->client->pid != getpid()) return PAWL_ELOST;
-    int64_t until = safe_until(l);
+    int64_t until = lock_safe_until(l);
     return until == LIFE_ENDLESS || client_now(l->client) < until ? PAWL_OK : PAWL_ELOST;
 }
 
 PAWL_EXPORT int64_t pawl_remaining_ms(const pawl_lock *l) {
-    int64_t until = safe_until(l);
+    int64_t until = lock_safe_until(l);
     if (until == LIFE_ENDLESS) return PAWL_FOREVER;
     if (until == INT64_MIN) return 0;
     return (until - client_now(l->client)) / NS_PER_MS;

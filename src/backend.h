@@ -43,7 +43,7 @@ struct bk_claim {
 struct bk_life {
     int64_t ttl_ms;
     const struct bk_grant *grant; /* BK_LIFE_LOCK: the grant to renew */
-    void *of;                     /* BK_LIFE_TTL: the backend's lease; freed by end_life */
+    void *of;                     /* BK_LIFE_TTL: the backend's lease; freed by free_life */
 };
 
 struct bk_grant {
@@ -121,7 +121,12 @@ struct backend {
     /* The same grant, now? Changes nothing. */
     enum bk_says (*prove)(struct bk_session *, const struct bk_grant *, struct bk_until, pawl_error *);
     void (*end)(struct bk_grant *, bool forked); /* frees grant->of; once for every YES of take; no I/O but close */
-    void (*end_life)(struct bk_life *);          /* NULL unless BK_LIFE_TTL */
+    /* NULL unless BK_LIFE_TTL. begin_life: grants the lease before the first claim hangs on it; repeating is safe.
+     * end_life: gives it back, with all that hangs on it. free_life: frees life->of, no I/O. */
+    enum bk_says (*begin_life)(struct bk_session *, struct bk_life *, struct bk_until, int64_t *ret_left_ms,
+                               pawl_error *);
+    enum bk_says (*end_life)(struct bk_session *, struct bk_life *, struct bk_until, pawl_error *);
+    void (*free_life)(struct bk_life *);
     /* name NULL: all. */
     enum bk_says (*records)(struct bk_session *, const char *name, bk_each *, void *data, struct bk_until,
                             pawl_error *);

@@ -138,13 +138,14 @@ static void free_client(pawl_client *c, bool forked) {
         if (!forked) names_leave_locked(l);
         lock_free(l, forked);
     }
+    lease_close(c, forked ? 0 : clock_after_ms(client_now(c), CLOSE_MS / 2), forked);
     session_drop_all(c, forked);
     if (c->hub_ready) c->be->hub_close(c->bk, forked);
     c->be->close(c->bk, forked);
     int fds[] = {c->poke_fd, c->event_fd, c->queue_fd, c->deadline_fd};
     for (int i = 0; i < 4; i++)
         if (fds[i] >= 0) close(fds[i]);
-    heap_free(&c->lives);
+    heap_free(&c->leases);
     heap_free(&c->work);
     names_free(c);
     map_free(&c->waiters);

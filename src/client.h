@@ -8,7 +8,7 @@
 #include "about.h"
 #include "backend.h"
 #include "heap.h"
-#include "life.h"
+#include "lease.h"
 #include "map.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -53,12 +53,12 @@ struct pawl_lock {
 
     struct bk_claim claim;
     struct bk_grant grant;
-    struct bk_life bk_life;
-    struct life life;
-    bool granted;            /* grant is to be released, and ended */
-    struct session *session; /* session-bound: where the grant, or the waiting claim, lives */
-    bool keeps_session;      /* the claim waits in it: it stays lent to this lock */
-    int64_t max_hold_ms, max_until_ns;
+    struct lease own_lease, *lease; /* lease: NULL before the first question and after the end */
+    atomic_bool granted; /* grant is to be released, and ended */
+    struct session *session;        /* session-bound: where the grant, or the waiting claim, lives */
+    bool keeps_session;             /* the claim waits in it: it stays lent to this lock */
+    int64_t max_hold_ms;
+    _Atomic int64_t max_until_ns; /* INT64_MIN: lost */
 
     /* the attempt */
     int64_t began_ns, give_up_ns, ask_at_ns, last_sent_ns, backoff_ms;
@@ -76,8 +76,7 @@ struct pawl_lock {
     struct map_node by_owner;
     bool in_waiters;
 
-    struct heap_node timer; /* in client->lives while held, in client->work while the keeper has to do something */
-    bool in_lives;
+    struct heap_node timer; /* in client->work: when the keeper has to do something about this lock itself */
 
     /* events (event.c) */
     pawl_lock *event_next;
@@ -107,7 +106,9 @@ struct pawl_client {
     struct session *sessions;
     int n_sessions;
     struct map names, waiters;
-    struct heap lives, work;
+    struct heap leases, work;
+    struct lease *shared_leases;
+    size_t n_shared_leases;
     pawl_lock *locks;
     size_t n_locks;
 
@@ -121,7 +122,7 @@ struct pawl_client {
 
     pawl_lock *event_first, *event_last;
     int event_fd, queue_fd, deadline_fd;
-    int64_t earliest_ns; /* no deadline of a life is earlier; LIFE_ENDLESS: none */
+    int64_t earliest_ns; /* no deadline is earlier; LIFE_ENDLESS: none */
 };
 
 /* client.c */
@@ -129,6 +130,8 @@ int client_new(const struct backend *be, struct bk *bk, struct url *url, const p
                pawl_error *error); /* consumes bk and url, also on failure */
 int client_check_ttl(const pawl_client *client, int64_t ttl_ms, pawl_error *error); /* 0: the client's */
 int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork; starts the keeper */
+int64_t
+lock_safe_until(const pawl_lock *lock); /* any thread: the lease's deadline or max_until, whichever is earlier */
 static inline int64_t client_now(const pawl_client *client) { return client->now(client->now_data); }
 
 /* session.c: connections, lent to one party at a time */
@@ -167,7 +170,7 @@ void keeper_work_locked(pawl_lock *lock, int64_t at_ns);     /* the keeper is to
 void event_result_locked(pawl_lock *lock);
 void event_loss_locked(pawl_lock *lock);
 void event_forget_locked(pawl_lock *lock);
-void event_deadline_locked(pawl_client *client, int64_t safe_until_ns); /* one more life, with that deadline */
+void event_deadline_locked(pawl_client *client, int64_t safe_until_ns); /* one more deadline */
 void event_deadlines_moved_locked(pawl_client *client);                 /* looks through all of them */
 void event_lost_fd_locked(pawl_lock *lock);
 

@@ -11,6 +11,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+
 static void arm(int timer_fd, int64_t at_ns) {
     struct itimerspec spec = {0};
     if (at_ns != LIFE_ENDLESS) {
@@ -63,11 +65,6 @@ void event_forget_locked(pawl_lock *l) {
     dequeue_locked(c, l, before);
 }
 
-static int64_t safe_until(const pawl_lock *l) {
-    int64_t until = atomic_load_explicit(&l->life.safe_until_ns, memory_order_acquire);
-    return until < l->max_until_ns ? until : l->max_until_ns;
-}
-
 void event_deadline_locked(pawl_client *c, int64_t safe_until_ns) {
     if (safe_until_ns >= c->earliest_ns) return;
     c->earliest_ns = safe_until_ns;
@@ -76,16 +73,18 @@ void event_deadline_locked(pawl_client *c, int64_t safe_until_ns) {
 
 void event_deadlines_moved_locked(pawl_client *c) {
     int64_t earliest = LIFE_ENDLESS;
-    for (size_t i = 0; i < c->lives.n; i++) {
-        int64_t until = safe_until(container_of(c->lives.nodes[i], pawl_lock, timer));
-        if (until < earliest) earliest = until;
+    for (size_t i = 0; i < c->leases.n; i++)
+        earliest = earlier(earliest, container_of(c->leases.nodes[i], struct lease, timer)->life.safe_until_ns);
+    for (size_t i = 0; i < c->work.n; i++) {
+        const pawl_lock *l = container_of(c->work.nodes[i], pawl_lock, timer);
+        if (l->state == LOCK_HELD) earliest = earlier(earliest, l->max_until_ns);
     }
     c->earliest_ns = earliest;
     if (c->deadline_fd >= 0) arm(c->deadline_fd, earliest);
 }
 
 void event_lost_fd_locked(pawl_lock *l) {
-    if (l->lost_fd >= 0) arm(l->lost_fd, safe_until(l));
+    if (l->lost_fd >= 0) arm(l->lost_fd, lock_safe_until(l));
 }
 
 static bool make_event_fd_locked(pawl_client *c) {
@@ -123,7 +122,7 @@ static void notice_losses_locked(pawl_client *c) {
     if (now < c->earliest_ns) return;
     for (pawl_lock *l = c->locks, *next; l; l = next) {
         next = l->next;
-        if (l->state == LOCK_HELD && safe_until(l) <= now)
+        if (l->state == LOCK_HELD && lock_safe_until(l) <= now)
             lock_lose_locked(l, PAWL_ELOST, "no renewal was confirmed before the deadline");
     }
     event_deadlines_moved_locked(c);

@@ -16,17 +16,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define RENEW_BATCH_MAX 256
 #define HUB_BACKOFF_FIRST_MS 100
 #define HUB_BACKOFF_LAST_MS 30000
 
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static pawl_lock *first_of(const struct heap *heap) {
-    struct heap_node *node = heap_first(heap);
-    return node ? container_of(node, pawl_lock, timer) : NULL;
-}
 
 /* --- sleeping and waking --- */
 
@@ -37,99 +31,8 @@ void keeper_want_locked(pawl_client *c, int64_t at_ns) {
 }
 
 void keeper_work_locked(pawl_lock *l, int64_t at_ns) {
-    if (l->in_lives) heap_remove(&l->client->lives, &l->timer);
-    l->in_lives = false;
     heap_set(&l->client->work, &l->timer, at_ns);
     keeper_want_locked(l->client, at_ns);
-}
-
-/* --- renewing --- */
-
-struct batch {
-    pawl_lock *locks[RENEW_BATCH_MAX];
-    struct bk_life *lives[RENEW_BATCH_MAX];
-    enum bk_says says[RENEW_BATCH_MAX];
-    int64_t left_ms[RENEW_BATCH_MAX], sent_ns;
-    int n;
-};
-
-static void schedule_locked(pawl_lock *l) {
-    heap_set(&l->client->lives, &l->timer, earlier(l->life.next_ns, l->max_until_ns));
-}
-
-/* Collects what is due, and what is due so soon that it may as well go with it. */
-static void collect_locked(pawl_client *c, int64_t now, struct batch *b) {
-    int most = c->be->caps.renew_batch < RENEW_BATCH_MAX ? c->be->caps.renew_batch : RENEW_BATCH_MAX;
-    b->n = 0;
-    for (pawl_lock *l; b->n < most && (l = first_of(&c->lives));) {
-        int64_t soon = b->n > 0 ? l->life.ttl_ns / 8 : 0;
-        if (l->timer.at_ns > now + soon) break;
-        if (now >= l->max_until_ns) {
-            lock_lose_locked(l, PAWL_ELOST, "held for the longest time allowed");
-        } else if (life_due(&l->life, now) == LIFE_LOSE) {
-            lock_lose_locked(l, PAWL_ELOST, "no renewal was confirmed before the deadline");
-        } else if (l->life.next_ns > now + soon) { /* woken for max_until, which is not yet */
-            schedule_locked(l);
-            if (l->timer.at_ns <= now + soon) break;
-        } else {
-            heap_remove(&c->lives, &l->timer);
-            l->refs++;
-            b->lives[b->n] = &l->bk_life;
-            b->locks[b->n++] = l;
-        }
-    }
-}
-
-static void ask_renewal(pawl_client *c, struct batch *b, int64_t earliest, pawl_error *error) {
-    struct session *s;
-    int64_t now = client_now(c), ttl_ms = b->locks[0]->claim.ttl_ms;
-    /* A third of the time left for trying, so that a silent server leaves time for another connection. */
-    struct bk_until until = {
-        .at_ns = earlier(earliest, clock_after_ms(now, later(earlier(ttl_ms / 6, QUESTION_MS), 20))), .cancel_fd = -1};
-    for (int i = 0; i < b->n; i++) b->says[i] = BK_UNKNOWN;
-    b->sent_ns = now;
-    if (session_borrow(c, SESSION_ANY, until, &s, error)) return;
-    b->sent_ns = client_now(c);
-    enum bk_says says = c->be->renew(s->bk, b->lives, b->n, until, b->says, b->left_ms, error);
-    session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && error->code == PAWL_EUNREACHABLE));
-    if (says != BK_YES)
-        for (int i = 0; i < b->n; i++) b->says[i] = BK_UNKNOWN;
-}
-
-static void apply_locked(pawl_client *c, struct batch *b, const pawl_error *error) {
-    int64_t now = client_now(c);
-    for (int i = 0; i < b->n; i++) {
-        pawl_lock *l = b->locks[i];
-        l->last_sent_ns = later(l->last_sent_ns, b->sent_ns);
-        if (l->state == LOCK_HELD && b->says[i] == BK_NO) {
-            lock_lose_locked(l, PAWL_ELOST, "the service says that it is not ours any more");
-        } else if (l->state == LOCK_HELD) {
-            if (b->says[i] == BK_YES) {
-                if (life_confirm(&l->life, b->sent_ns, b->left_ms[i])) observe(l, PAWL_DOUBT_OVER, PAWL_OK, NULL);
-                observe(l, PAWL_RENEWED, PAWL_OK, NULL);
-                event_lost_fd_locked(l);
-            } else if (life_doubt(&l->life, now)) {
-                observe(l, PAWL_DOUBT, PAWL_EUNREACHABLE, error->text);
-            }
-            schedule_locked(l);
-        }
-        lock_unref_locked(l);
-    }
-}
-
-static void renew_due_locked(pawl_client *c) {
-    struct batch b;
-    bool asked = false;
-    for (collect_locked(c, client_now(c), &b); b.n > 0; collect_locked(c, client_now(c), &b)) {
-        pawl_error error = PAWL_ERROR_INIT;
-        int64_t earliest = c->earliest_ns;
-        pthread_mutex_unlock(&c->mutex);
-        ask_renewal(c, &b, earliest, &error);
-        pthread_mutex_lock(&c->mutex);
-        apply_locked(c, &b, &error);
-        asked = true;
-    }
-    if (asked) event_deadlines_moved_locked(c);
 }
 
 /* --- pending locks of the event form, and locks that end --- */
@@ -170,14 +73,16 @@ static void ending_locked(pawl_lock *l, int64_t question_ms) {
 /* One piece of work; false: none is due. */
 static bool work_locked(pawl_client *c) {
     int64_t now = client_now(c);
-    pawl_lock *l = first_of(&c->work);
-    if (!l || l->timer.at_ns > now) return false;
+    struct heap_node *first = heap_first(&c->work);
+    if (!first || first->at_ns > now) return false;
+    pawl_lock *l = container_of(first, pawl_lock, timer);
     heap_remove(&c->work, &l->timer);
     int64_t left_ms = (c->earliest_ns - now) / NS_PER_MS;
     int64_t question_ms = later(1, earlier(KEEPER_QUESTION_MS, left_ms));
     l->refs++;
     l->in_keeper = true;
     if (l->state == LOCK_PENDING) pending_locked(l, question_ms);
+    else if (l->state == LOCK_HELD) lock_lose_locked(l, PAWL_ELOST, "held for the longest time allowed");
     else ending_locked(l, question_ms);
     l->in_keeper = false;
     lock_unref_locked(l);
@@ -235,13 +140,13 @@ int64_t keeper_run(pawl_client *c) {
     pthread_mutex_lock(&c->mutex);
     c->keeper_sleeps_until_ns = INT64_MIN;
     do {
-        renew_due_locked(c);
+        lease_renew_due_locked(c);
         if (c->be->caps.hub) hub_locked(c);
     } while (work_locked(c));
     int64_t next = LIFE_ENDLESS;
-    const pawl_lock *life = first_of(&c->lives), *work = first_of(&c->work);
-    if (life) next = life->timer.at_ns;
-    if (work) next = earlier(next, work->timer.at_ns);
+    const struct heap_node *lease = heap_first(&c->leases), *work = heap_first(&c->work);
+    if (lease) next = lease->at_ns;
+    if (work) next = earlier(next, work->at_ns);
     if (c->hub_wanted && !c->hub_ready && c->waiters.n > 0) next = earlier(next, c->hub_retry_ns);
     c->keeper_sleeps_until_ns = next;
     pthread_mutex_unlock(&c->mutex);

@@ -86,9 +86,6 @@ int lock_new(pawl_client *c, const char *name, const pawl_acquire_options *given
                                  .shared = o.shared != 0,
                                  .ttl_ms = ttl_ms,
                                  .about = l->about ? l->about : c->about};
-    life_init(&l->life, ttl_ms, c->options.margin_ms);
-    l->bk_life = (struct bk_life){.ttl_ms = ttl_ms, .grant = &l->grant};
-    if (c->be->caps.life != BK_LIFE_NONE) l->claim.life = &l->bk_life;
     l->began_ns = l->ask_at_ns = l->last_sent_ns = client_now(c);
     l->give_up_ns = clock_after_ms(l->began_ns, l->is_try ? QUESTION_MS : o.wait_ms);
     random_bytes(l->claim.owner, sizeof l->claim.owner);
@@ -99,7 +96,7 @@ int lock_new(pawl_client *c, const char *name, const pawl_acquire_options *given
 int lock_enter_locked(pawl_lock *l, pawl_error *error) {
     pawl_client *c = l->client;
     /* Room is made now, so that nothing later on can fail for want of memory. */
-    if (!heap_reserve(&c->lives, c->n_locks) || !heap_reserve(&c->work, c->n_locks) ||
+    if (!heap_reserve(&c->leases, c->n_locks + c->n_shared_leases) || !heap_reserve(&c->work, c->n_locks) ||
         (c->be->caps.hub && !map_reserve(&c->waiters)))
         return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     int code = names_enter_locked(l);
@@ -114,7 +111,7 @@ int lock_enter_locked(pawl_lock *l, pawl_error *error) {
     c->locks = l;
     c->n_locks++;
     l->linked = true;
-    return PAWL_OK;
+    return lease_attach_locked(l) ? PAWL_OK : error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
 }
 
 static void leave_waiters_locked(pawl_lock *l) {
@@ -125,8 +122,7 @@ static void leave_waiters_locked(pawl_lock *l) {
 void lock_leave_locked(pawl_lock *l) {
     names_leave_locked(l);
     leave_waiters_locked(l);
-    heap_remove(l->in_lives ? &l->client->lives : &l->client->work, &l->timer);
-    l->in_lives = false;
+    heap_remove(&l->client->work, &l->timer);
 }
 
 void lock_free(pawl_lock *l, bool forked) {
@@ -150,6 +146,7 @@ void lock_unref_locked(pawl_lock *l) {
     pawl_client *c = l->client;
     if (--l->refs > 0) return;
     lock_leave_locked(l);
+    lease_detach_locked(l);
     event_forget_locked(l);
     lock_let_go_locked(l);
     if (l->linked) {
@@ -177,7 +174,8 @@ void lock_end_text(pawl_lock *l, int code, const char *text) {
 
 void lock_lose_locked(pawl_lock *l, int code, const char *text) {
     if (l->state != LOCK_HELD) return;
-    life_end(&l->life);
+    atomic_store_explicit(&l->max_until_ns, INT64_MIN, memory_order_release);
+    if (l->lease->own) heap_remove(&l->client->leases, &l->lease->timer);
     l->state = LOCK_LOST;
     lock_end_text(l, code, text);
     lock_leave_locked(l);
@@ -190,13 +188,19 @@ void lock_held_locked(pawl_lock *l) {
     l->state = LOCK_HELD;
     leave_waiters_locked(l);
     heap_remove(&c->work, &l->timer);
-    int64_t due = earlier(l->life.next_ns, l->max_until_ns);
-    l->in_lives = true;
-    if (due < INT64_MAX) {
-        heap_set(&c->lives, &l->timer, due);
-        keeper_want_locked(c, due);
-        event_deadline_locked(c, earlier(atomic_load(&l->life.safe_until_ns), l->max_until_ns));
+    if (l->lease->own) lease_plan_locked(l->lease);
+    if (l->lease->state == LEASE_ENDED) lock_lose_locked(l, PAWL_ELOST, "its lease ended while it was granted");
+    if (l->max_until_ns < INT64_MAX) {
+        keeper_work_locked(l, l->max_until_ns);
+        event_deadline_locked(c, l->max_until_ns);
     }
+}
+
+int64_t lock_safe_until(const pawl_lock *l) {
+    if (!atomic_load_explicit(&l->granted, memory_order_acquire)) return INT64_MIN;
+    int64_t until = atomic_load_explicit(&l->lease->life.safe_until_ns, memory_order_acquire);
+    int64_t most = atomic_load_explicit(&l->max_until_ns, memory_order_acquire);
+    return until < most ? until : most;
 }
 
 /* --- the attempt --- */
@@ -252,33 +256,43 @@ static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
     return STEP_WAIT;
 }
 
-/* The grant came, but too late to be of use: give it back under its own owner value, and begin anew with another. */
-static int too_late(pawl_lock *l, int64_t now, pawl_error *error) {
+/* Gives up what this owner value has or may have, and makes the lock a new attempt with another one. */
+static int begin_anew(pawl_lock *l, pawl_error *error) {
     pawl_client *c = l->client;
-    struct bk_until until = {.at_ns = clock_after_ms(now, l->claim.ttl_ms), .cancel_fd = -1};
-    long long took = (long long)((now - l->last_sent_ns) / NS_PER_MS);
-    if (++l->late_grants >= LATE_GRANTS || l->is_try || now >= l->give_up_ns || lock_undo(l, until, NULL) > BK_NO)
-        return error_set(
-            error, PAWL_ETIMEOUT, NULL,
-            "granted too late: the answer took %lld ms of a ttl of %lld ms, of which %lld ms are kept as a margin; "
-            "use a larger ttl",
-            took, (long long)l->claim.ttl_ms, (long long)(l->life.margin_ns / NS_PER_MS));
+    int64_t now = client_now(c);
+    struct bk_until until = {.at_ns = clock_after_ms(now, earlier(l->claim.ttl_ms, QUESTION_MS)), .cancel_fd = -1};
+    if (l->dirty && lock_undo(l, until, error) > BK_NO) return error->code ? error->code : PAWL_EUNREACHABLE;
     pthread_mutex_lock(&c->mutex);
     bool waits = l->in_waiters;
     leave_waiters_locked(l);
     random_bytes(l->claim.owner, sizeof l->claim.owner);
     if (waits) map_add(&c->waiters, &l->by_owner, map_hash(l->claim.owner, sizeof l->claim.owner));
     l->in_waiters = waits;
+    lease_detach_locked(l);
+    bool attached = lease_attach_locked(l);
     pthread_mutex_unlock(&c->mutex);
+    if (!attached) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     l->dirty = false;
     l->ask_at_ns = now;
     return STEP_WAIT;
 }
 
+/* The grant came, but nothing usable is left of it. */
+static int too_late(pawl_lock *l, int64_t now, pawl_error *error) {
+    long long took = (long long)((now - l->last_sent_ns) / NS_PER_MS);
+    if (++l->late_grants < LATE_GRANTS && !l->is_try && now < l->give_up_ns) return begin_anew(l, error);
+    return error_set(
+        error, PAWL_ETIMEOUT, NULL,
+        "granted too late: the answer took %lld ms of a ttl of %lld ms, of which %lld ms are kept as a margin; "
+        "use a larger ttl",
+        took, (long long)l->claim.ttl_ms, (long long)(l->lease->life.margin_ns / NS_PER_MS));
+}
+
 static int granted(pawl_lock *l, pawl_error *error) {
-    life_confirm(&l->life, l->last_sent_ns, l->grant.left_ms);
+    /* A shared lease keeps its present deadline: the reply to this claim says nothing of it. */
+    if (l->lease->own) life_confirm(&l->lease->life, l->last_sent_ns, l->grant.left_ms);
     int64_t now = client_now(l->client);
-    if (life_due(&l->life, now) == LIFE_LOSE) return too_late(l, now, error);
+    if (life_due(&l->lease->life, now) == LIFE_LOSE) return too_late(l, now, error);
     if (l->max_hold_ms > 0) l->max_until_ns = clock_after_ms(now, l->max_hold_ms);
     observe(l, PAWL_GRANTED, PAWL_OK, NULL);
     return PAWL_OK;
@@ -334,8 +348,9 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
     struct bk_busy b = {.wake_fd = -1};
     struct session *s;
     pthread_mutex_lock(&c->mutex);
-    bool queue = wants_queue_locked(l);
+    bool queue = wants_queue_locked(l), lease_ended = l->lease->state == LEASE_ENDED;
     pthread_mutex_unlock(&c->mutex);
+    if (lease_ended) return begin_anew(l, error);
     int code = borrow(l, queue, until, &s, &own);
     if (code) {
         code = trouble(l, true, false, &own);
@@ -343,8 +358,15 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
         return code;
     }
     bool fresh = s->fresh;
+    enum bk_says says = BK_FAULT;
+    code = lease_begin(l, s->bk, until, &says, &own);
+    if (code == PAWL_EBUSY) {
+        session_return(c, s, false);
+        l->ask_at_ns = clock_after_ms(now, question_ms);
+        return STEP_WAIT;
+    }
     l->last_sent_ns = client_now(c);
-    enum bk_says says = c->be->take(s->bk, &l->claim, queue, until, &l->grant, &b, &own);
+    if (code == PAWL_OK) says = c->be->take(s->bk, &l->claim, queue, until, &l->grant, &b, &own);
     bool broken = says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE);
     if (says == BK_UNKNOWN) l->dirty = true;
     if (says == BK_YES) {
@@ -415,8 +437,13 @@ bool lock_end_step(pawl_lock *l, int64_t question_ms, pawl_error *error) {
     if (lock_undo(l, (struct bk_until){.at_ns = clock_after_ms(now, question_ms), .cancel_fd = -1}, error) <= BK_NO)
         return true;
     now = client_now(c);
-    /* What may still be there ends by itself one ttl after the last question that could have made or kept it. */
-    if (now >= clock_after_ms(l->last_sent_ns, l->claim.ttl_ms)) return true;
+    /* What may still be there ends by itself one ttl after the last question that could have made or kept it; what
+     * hangs on a shared lease ends with that. */
+    pthread_mutex_lock(&c->mutex);
+    bool over =
+        l->lease->own ? now >= clock_after_ms(l->last_sent_ns, l->claim.ttl_ms) : l->lease->state == LEASE_ENDED;
+    pthread_mutex_unlock(&c->mutex);
+    if (over) return true;
     l->backoff_ms = l->backoff_ms ? earlier(2 * l->backoff_ms, BACKOFF_LAST_MS) : BACKOFF_FIRST_MS;
     l->ask_at_ns = clock_after_ms(now, random_between(l->backoff_ms / 2, l->backoff_ms));
     return false;

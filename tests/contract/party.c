@@ -177,7 +177,7 @@ int party_records(struct suite *suite, struct party *party, const char *name, st
 
 void party_gone(struct suite *suite, struct party *party) {
     end_grant(suite, party);
-    if (suite->backend->caps.life == BK_LIFE_TTL) suite->backend->end_life(&party->life);
+    if (suite->backend->caps.life == BK_LIFE_TTL) suite->backend->free_life(&party->life);
     if (party->session) suite->backend->drop(party->session, false);
     if (party->own_bk) {
         if (party->hub) suite->backend->hub_close(party->bk, false);

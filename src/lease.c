@@ -1,0 +1,257 @@
+/* lease.c: renewing, many in one question. The decisions are life.c's; here they meet the service. */
+#include "lease.h"
+#include "client.h"
+#include "clock.h"
+#include <stdlib.h>
+
+#define BATCH_MAX 256
+
+static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* --- own and shared --- */
+
+static void init(struct lease *lease, pawl_client *c, int64_t ttl_ms, pawl_lock *own) {
+    *lease = (struct lease){.client = c, .own = own, .bk = {.ttl_ms = ttl_ms, .grant = own ? &own->grant : NULL}};
+    life_init(&lease->life, ttl_ms, c->options.margin_ms);
+}
+
+bool lease_attach_locked(pawl_lock *l) {
+    pawl_client *c = l->client;
+    struct lease *lease = &l->own_lease;
+    if (c->be->caps.life != BK_LIFE_TTL) {
+        init(lease, c, l->claim.ttl_ms, l);
+    } else {
+        for (lease = c->shared_leases; lease && lease->bk.ttl_ms != l->claim.ttl_ms;) lease = lease->next;
+        if (!lease) {
+            if (!heap_reserve(&c->leases, c->n_locks + ++c->n_shared_leases) || !(lease = malloc(sizeof *lease)))
+                return false;
+            init(lease, c, l->claim.ttl_ms, NULL);
+            lease->next = c->shared_leases;
+            c->shared_leases = lease;
+        }
+        lease->users++;
+    }
+    l->lease = lease;
+    l->claim.life = c->be->caps.life == BK_LIFE_NONE ? NULL : &lease->bk;
+    return true;
+}
+
+static void forget_shared_locked(pawl_client *c, struct lease *lease) {
+    for (struct lease **at = &c->shared_leases; *at; at = &(*at)->next)
+        if (*at == lease) {
+            *at = lease->next;
+            c->n_shared_leases--;
+            return;
+        }
+}
+
+static void unuse_locked(struct lease *lease) {
+    if (--lease->users > 0 || lease->state != LEASE_ENDED) return;
+    lease->client->be->free_life(&lease->bk);
+    free(lease);
+}
+
+void lease_detach_locked(pawl_lock *l) {
+    struct lease *lease = l->lease;
+    l->lease = NULL;
+    l->claim.life = NULL;
+    if (!lease) return;
+    if (lease->own) heap_remove(&l->client->leases, &lease->timer);
+    else unuse_locked(lease); /* with nobody left it is ended when its renewal is due: the next lock may come sooner */
+}
+
+static void wake_pending_locked(pawl_client *c, const struct lease *lease) {
+    for (pawl_lock *l = c->locks; l; l = l->next)
+        if (l->lease == lease && l->state == LOCK_PENDING) lock_wake_locked(l);
+}
+
+int lease_begin(pawl_lock *l, struct bk_session *session, struct bk_until until, enum bk_says *ret_says,
+                pawl_error *error) {
+    pawl_client *c = l->client;
+    struct lease *lease = l->lease;
+    if (c->be->caps.life != BK_LIFE_TTL) return PAWL_OK;
+    pthread_mutex_lock(&c->mutex);
+    enum lease_state state = lease->state;
+    if (state == LEASE_NEW) lease->state = LEASE_BEGINNING;
+    pthread_mutex_unlock(&c->mutex);
+    if (state != LEASE_NEW) return state == LEASE_BEGINNING ? PAWL_EBUSY : PAWL_OK;
+    int64_t sent_ns = client_now(c), left_ms;
+    *ret_says = c->be->begin_life(session, &lease->bk, until, &left_ms, error);
+    pthread_mutex_lock(&c->mutex);
+    lease->state = *ret_says == BK_YES ? LEASE_ALIVE : LEASE_NEW;
+    if (*ret_says == BK_YES) {
+        life_confirm(&lease->life, sent_ns, left_ms);
+        lease_plan_locked(lease);
+    }
+    wake_pending_locked(c, lease);
+    pthread_mutex_unlock(&c->mutex);
+    return *ret_says == BK_YES ? PAWL_OK : PAWL_EUNREACHABLE;
+}
+
+void lease_plan_locked(struct lease *lease) {
+    pawl_client *c = lease->client;
+    lease->state = LEASE_ALIVE;
+    if (lease->life.next_ns == INT64_MAX) return;
+    heap_set(&c->leases, &lease->timer, lease->life.next_ns);
+    keeper_want_locked(c, lease->life.next_ns);
+    event_deadline_locked(c, atomic_load(&lease->life.safe_until_ns));
+}
+
+/* --- losing --- */
+
+static void lose_locked(struct lease *lease, const char *why) {
+    pawl_client *c = lease->client;
+    heap_remove(&c->leases, &lease->timer);
+    life_end(&lease->life);
+    lease->state = LEASE_ENDED;
+    if (lease->own) {
+        lock_lose_locked(lease->own, PAWL_ELOST, why);
+        return;
+    }
+    forget_shared_locked(c, lease);
+    for (pawl_lock *l = c->locks, *next; l; l = next) {
+        next = l->next;
+        if (l->lease != lease) continue;
+        if (l->state == LOCK_PENDING) lock_wake_locked(l);
+        else lock_lose_locked(l, PAWL_ELOST, why);
+    }
+}
+
+/* --- renewing --- */
+
+struct batch {
+    struct lease *leases[BATCH_MAX];
+    struct bk_life *lives[BATCH_MAX];
+    enum bk_says says[BATCH_MAX];
+    int64_t left_ms[BATCH_MAX], sent_ns;
+    int n;
+};
+
+static struct lease *first_of(const struct heap *heap) {
+    struct heap_node *node = heap_first(heap);
+    return node ? container_of(node, struct lease, timer) : NULL;
+}
+
+static void use_locked(struct lease *lease) {
+    if (lease->own) lease->own->refs++;
+    else lease->users++;
+}
+
+static void done_locked(struct lease *lease) {
+    if (lease->own) lock_unref_locked(lease->own);
+    else unuse_locked(lease);
+}
+
+/* Nobody hangs on it any more: give it back. A refusal or silence changes nothing: it ends by itself. */
+static void end_idle_locked(pawl_client *c, struct lease *lease) {
+    struct session *s;
+    heap_remove(&c->leases, &lease->timer);
+    lease->state = LEASE_ENDED;
+    forget_shared_locked(c, lease);
+    lease->users++;
+    struct bk_until until = {.at_ns = earlier(c->earliest_ns, clock_after_ms(client_now(c), KEEPER_QUESTION_MS)),
+                             .cancel_fd = -1};
+    pthread_mutex_unlock(&c->mutex);
+    if (session_borrow(c, SESSION_ANY, until, &s, NULL) == PAWL_OK)
+        session_return(c, s, c->be->end_life(s->bk, &lease->bk, until, NULL) != BK_YES);
+    pthread_mutex_lock(&c->mutex);
+    unuse_locked(lease);
+}
+
+/* Collects what is due, and what is due so soon that it may as well go with it. */
+static void collect_locked(pawl_client *c, struct batch *b) {
+    int most = c->be->caps.renew_batch < BATCH_MAX ? c->be->caps.renew_batch : BATCH_MAX;
+    b->n = 0;
+    for (struct lease *lease; b->n < most && (lease = first_of(&c->leases));) {
+        int64_t now = client_now(c), soon = b->n > 0 ? lease->life.ttl_ns / 8 : 0;
+        if (lease->timer.at_ns > now + soon) break;
+        if (life_due(&lease->life, now) == LIFE_LOSE) {
+            lose_locked(lease, "no renewal was confirmed before the deadline");
+        } else if (!lease->own && lease->users == 0) {
+            end_idle_locked(c, lease);
+        } else {
+            heap_remove(&c->leases, &lease->timer);
+            use_locked(lease);
+            b->lives[b->n] = &lease->bk;
+            b->leases[b->n++] = lease;
+        }
+    }
+}
+
+static void ask(pawl_client *c, struct batch *b, int64_t earliest_ns, pawl_error *error) {
+    struct session *s;
+    int64_t now = client_now(c), ttl_ms = b->leases[0]->bk.ttl_ms;
+    /* A part of the time left for trying, so that a silent server leaves time for another connection; and never beyond
+     * the earliest deadline of any life. */
+    int64_t most_ms = later(earlier(ttl_ms / 6, QUESTION_MS), 20);
+    struct bk_until until = {.at_ns = earlier(earliest_ns, clock_after_ms(now, most_ms)), .cancel_fd = -1};
+    for (int i = 0; i < b->n; i++) b->says[i] = BK_UNKNOWN;
+    b->sent_ns = now;
+    if (session_borrow(c, SESSION_ANY, until, &s, error)) return;
+    b->sent_ns = client_now(c);
+    enum bk_says says = c->be->renew(s->bk, b->lives, b->n, until, b->says, b->left_ms, error);
+    session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && error->code == PAWL_EUNREACHABLE));
+    if (says != BK_YES)
+        for (int i = 0; i < b->n; i++) b->says[i] = BK_UNKNOWN;
+}
+
+static void tell_locked(struct lease *lease, int type, int code, const char *text) {
+    pawl_client *c = lease->client;
+    if (lease->own) {
+        observe(lease->own, type, code, text);
+        if (type == PAWL_RENEWED) event_lost_fd_locked(lease->own);
+        return;
+    }
+    for (pawl_lock *l = c->locks; l; l = l->next) {
+        if (l->lease != lease || l->state != LOCK_HELD) continue;
+        observe(l, type, code, text);
+        if (type == PAWL_RENEWED) event_lost_fd_locked(l);
+    }
+}
+
+static void apply_locked(pawl_client *c, struct lease *lease, enum bk_says says, int64_t sent_ns, int64_t left_ms,
+                         const pawl_error *error) {
+    bool wanted = lease->state == LEASE_ALIVE && (!lease->own || lease->own->state == LOCK_HELD);
+    if (lease->own) lease->own->last_sent_ns = later(lease->own->last_sent_ns, sent_ns);
+    if (wanted && says == BK_NO) {
+        lose_locked(lease, "the service says that it is not ours any more");
+    } else if (wanted && says == BK_YES) {
+        if (life_confirm(&lease->life, sent_ns, left_ms)) tell_locked(lease, PAWL_DOUBT_OVER, PAWL_OK, NULL);
+        tell_locked(lease, PAWL_RENEWED, PAWL_OK, NULL);
+        heap_set(&c->leases, &lease->timer, lease->life.next_ns);
+    } else if (wanted) {
+        if (life_doubt(&lease->life, client_now(c))) tell_locked(lease, PAWL_DOUBT, PAWL_EUNREACHABLE, error->text);
+        heap_set(&c->leases, &lease->timer, lease->life.next_ns);
+    }
+    done_locked(lease);
+}
+
+void lease_renew_due_locked(pawl_client *c) {
+    struct batch b;
+    bool asked = false;
+    for (collect_locked(c, &b); b.n > 0; collect_locked(c, &b)) {
+        pawl_error error = PAWL_ERROR_INIT;
+        int64_t earliest_ns = c->earliest_ns;
+        pthread_mutex_unlock(&c->mutex);
+        ask(c, &b, earliest_ns, &error);
+        pthread_mutex_lock(&c->mutex);
+        for (int i = 0; i < b.n; i++) apply_locked(c, b.leases[i], b.says[i], b.sent_ns, b.left_ms[i], &error);
+        asked = true;
+    }
+    if (asked) event_deadlines_moved_locked(c);
+}
+
+void lease_close(pawl_client *c, int64_t until_ns, bool forked) {
+    struct bk_until until = {.at_ns = until_ns, .cancel_fd = -1};
+    struct session *s;
+    for (struct lease *lease = c->shared_leases, *next; lease; lease = next) {
+        next = lease->next;
+        if (!forked && lease->state == LEASE_ALIVE && client_now(c) < until_ns &&
+            session_borrow(c, SESSION_ANY, until, &s, NULL) == PAWL_OK)
+            session_return(c, s, c->be->end_life(s->bk, &lease->bk, until, NULL) != BK_YES);
+        c->be->free_life(&lease->bk);
+        free(lease);
+    }
+    c->shared_leases = NULL;
+}
