@@ -13,6 +13,7 @@ static const struct {
     const char *name, *does;
     int (*run)(int argc, char **argv);
 } verbs[] = {
+    {"bench", "measure pawl beside the bare service, in the same run", lab_bench},
     {"check", "judge a history: overlaps, tokens, late acts, stale writes, starvation", lab_check},
 };
 
