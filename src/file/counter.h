@@ -1,0 +1,33 @@
+/* counter.h: the fencing tokens of a directory: a file beside the locks (no lock's file name begins with a dot).
+ *
+ *   state    since, last, bound, synced; boot id, inode and birth time of the file itself
+ *   draw     GRANT of token.h; a token is given out only if it is not above `synced`, else bound = token + 2^24 is
+ * written, brought to disk, and noted as synced boot     another boot id: last = bound, because the power may have gone
+ * with `last` in the page cache ADMIT    another inode or birth time (copied back from a backup), or new: at the clock
+ *
+ * `bound` may be in the page cache only (its writer was killed before the disk had it), so nobody believes it: `synced`
+ * says what is on the disk. A damaged file is refused, never written. Not survived: the file put back in place with its
+ * inode (the eighth of the clock covers that while clocks are right), and a lost disk with a clock that went back. */
+#ifndef PAWL_FILE_COUNTER_H
+#define PAWL_FILE_COUNTER_H
+#include "backend.h"
+#include "place.h"
+
+#define COUNTER_FILE ".pawl.tokens"
+#define COUNTER_AHEAD (UINT64_C(1) << 24)
+enum { COUNTER_SIZE = 224 };
+
+/* The next token, on disk as far as it must be. FAULT: none was given out. */
+enum bk_says counter_draw(struct place *place, struct bk_until until, uint64_t *ret, pawl_error *error);
+/* Where the numbers stand; with advance, after ADVANCE to at least `to`. */
+enum bk_says counter_stand(struct place *place, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
+                           pawl_error *error);
+
+/* How it meets the world: replaced in tests that cut the power and turn clocks. */
+struct counter_io {
+    ssize_t (*write)(int fd, const void *data, size_t size, off_t at);
+    int (*sync)(int fd);
+    int64_t (*wall_us)(void);
+};
+extern struct counter_io counter_io;
+#endif

@@ -1,0 +1,238 @@
+/* lockfile.c: see lockfile.h. Locks are taken in the order turnstile, flock, and given back in the order records,
+ * flock, close: a record must never outlive the lock that it tells of. */
+#include "lockfile.h"
+#include "random.h"
+#include "url.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define MAGIC "pawl lock 1\n"
+enum { MAGIC_SIZE = sizeof MAGIC - 1, HEAD_SIZE = 2048, SLOT_SIZE = 512, SLOTS = 2048 };
+#define TURNSTILE INT64_C(0x4000000000000000)
+#define MARK(slot) (TURNSTILE + 1 + (slot))
+
+static int byte_lock(int fd, int command, short type, int64_t at, int64_t length) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = length};
+    return fcntl(fd, command, &lock);
+}
+
+/* --- the file --- */
+
+int lockfile_headed(int fd) {
+    char magic[MAGIC_SIZE];
+    errno = 0;
+    ssize_t n = pread(fd, magic, sizeof magic, 0);
+    return n == (ssize_t)sizeof magic && memcmp(magic, MAGIC, sizeof magic) == 0;
+}
+
+static int foreign(const struct place *place, const char *file, pawl_error *error) {
+    return error_set(error, PAWL_EUNSAFE, file,
+                     "%s/%s is not a lock file: it has content that pawl did not write; nothing was changed",
+                     place->dir, file);
+}
+
+static void head_of(const char *name, size_t length, char ret[HEAD_SIZE]) {
+    memset(ret, 0, HEAD_SIZE);
+    strcpy(ret, MAGIC "name=");
+    url_escape(ret, HEAD_SIZE - 1, name, length, "._-/:");
+    strcat(ret, "\n");
+}
+
+static int open_failed(const struct place *place, const char *file, pawl_error *error) {
+    const char *why = errno == ELOOP                      ? "is a symbolic link"
+                      : errno == EISDIR                   ? "is a directory"
+                      : errno == ENXIO || errno == ENODEV ? "is not a regular file"
+                      : errno == ETXTBSY                  ? "is a running program"
+                                                          : NULL;
+    if (why) return error_set(error, PAWL_EUNSAFE, file, "the lock file %s/%s %s; refused", place->dir, file, why);
+    return place_errno(place, file, "open the lock file", error);
+}
+
+static int inspect(const struct place *place, struct lockfile *file, pawl_error *error) {
+    struct stat st;
+    if (fstat(file->fd, &st) != 0) return place_errno(place, file->file, "look at the lock file", error);
+    int code = place_trusts(place, file->file, "lock file", &st, error);
+    if (code) return code;
+    file->dev = st.st_dev;
+    file->ino = st.st_ino;
+    file->headed = st.st_size > 0;
+    if (file->headed && !lockfile_headed(file->fd))
+        return errno ? place_errno(place, file->file, "read the lock file", error) : foreign(place, file->file, error);
+    return PAWL_OK;
+}
+
+int lockfile_open(struct place *place, const char *name, size_t length, struct lockfile *ret, pawl_error *error) {
+    struct lockfile file = {.slot = -1};
+    if (!name_encode(name, length, file.file))
+        return error_set(error, PAWL_EINVALID, NULL, "the name of a lock has 1 to %d bytes and no NUL", NAME_MAX_LOCK);
+    for (int made = 0;; made++) {
+        file.fd = openat(place->fd, file.file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        if (file.fd >= 0) break;
+        if (errno != ENOENT || made == 100) return open_failed(place, file.file, error);
+        char head[HEAD_SIZE];
+        head_of(name, length, head);
+        int code = place_refresh(place, error);
+        if (code == PAWL_OK) code = place_create(place, file.file, head, sizeof head, false, error);
+        if (code) return code;
+    }
+    int code = inspect(place, &file, error);
+    if (code) {
+        close(file.fd);
+        return code;
+    }
+    *ret = file;
+    return PAWL_OK;
+}
+
+void lockfile_unlock(struct lockfile *file) {
+    byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, 0, 0);
+    flock(file->fd, LOCK_UN);
+    file->slot = -1;
+}
+
+void lockfile_close(struct lockfile *file) {
+    close(file->fd);
+    file->fd = -1;
+}
+
+bool lockfile_current(const struct place *place, const struct lockfile *file) {
+    char path[PATH_MAX]; /* place_open saw to it that it fits */
+    struct stat st;
+    memcpy(path, place->dir, place->dir_length);
+    path[place->dir_length] = '/';
+    strcpy(path + place->dir_length + 1, file->file);
+    return fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_dev == file->dev && st.st_ino == file->ino;
+}
+
+int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error) {
+    return file->headed ? PAWL_OK : inspect(place, file, error);
+}
+
+/* --- locks --- */
+
+int lockfile_try(struct lockfile *file, bool shared) {
+    if (byte_lock(file->fd, F_OFD_SETLK, F_RDLCK, TURNSTILE, 1) != 0)
+        return errno == EAGAIN || errno == EACCES ? 1 : -1;
+    int result = flock(file->fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB), number = errno;
+    lockfile_leave(file);
+    errno = number;
+    return result == 0 ? 0 : number == EWOULDBLOCK ? 1 : -1;
+}
+
+int lockfile_enter(struct lockfile *file) {
+    while (byte_lock(file->fd, F_OFD_SETLKW, F_WRLCK, TURNSTILE, 1) != 0)
+        if (errno != EINTR) return errno;
+    return 0;
+}
+
+int lockfile_wait(struct lockfile *file, bool shared) {
+    int fd = file->fd, result, before;
+    do {
+        /* flock is no cancellation point; nothing but the call itself stands between the two lines */
+        pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &before);
+        result = flock(fd, shared ? LOCK_SH : LOCK_EX);
+        pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &before);
+    } while (result != 0 && errno == EINTR);
+    return result == 0 ? 0 : errno;
+}
+
+void lockfile_leave(struct lockfile *file) { byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, TURNSTILE, 1); }
+
+/* --- records --- */
+
+static off_t offset_of(int slot) { return HEAD_SIZE + (off_t)slot * SLOT_SIZE; }
+
+static bool mark(int fd, int slot) { return byte_lock(fd, F_OFD_SETLK, F_WRLCK, MARK(slot), 1) == 0; }
+
+/* A free slot at random among 8, then 32, ...: with hundreds of waiters still a few tries. */
+static int mark_any(int fd) {
+    for (int among = 8; among <= SLOTS; among *= 4)
+        for (int tries = 0; tries < 4; tries++) {
+            int slot = (int)random_between(1, among - 1);
+            if (mark(fd, slot)) return slot;
+        }
+    return -1;
+}
+
+static void give_up_slot(struct lockfile *file) {
+    if (file->slot >= 0) byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, MARK(file->slot), 1);
+    file->slot = -1;
+}
+
+void lockfile_record(struct lockfile *file, const char *name, size_t length, const struct slot *slot) {
+    char text[SLOT_SIZE] = {0};
+    if (!file->headed) {
+        char head[HEAD_SIZE];
+        head_of(name, length, head);
+        if (pwrite(file->fd, head, sizeof head, 0) != (ssize_t)sizeof head) return;
+        file->headed = true;
+    }
+    int at = slot->kind == 'x' ? 0 : slot->kind == 's' ? file->slot : -1; /* a waiter that shares now keeps its slot */
+    if (at != file->slot) give_up_slot(file);
+    if (at < 0) at = file->slot = mark_any(file->fd);
+    if (at < 0) return;
+    snprintf(text, sizeof text, "%c %" PRIu64 " %" PRId64 " %" PRId64 " %.*s\n", slot->kind, slot->token,
+             slot->since_ms, slot->order, ABOUT_SIZE - 1, slot->about);
+    bool written = pwrite(file->fd, text, sizeof text, offset_of(at)) == (ssize_t)sizeof text;
+    if (!written) give_up_slot(file);
+    else if (at == 0 && mark(file->fd, 0)) file->slot = 0; /* written before it counts: only the holder writes there */
+}
+
+/* Others may have written it: nothing but printable ASCII passes. */
+static bool parse_slot(char text[SLOT_SIZE + 1], struct slot *ret) {
+    struct slot slot = {0};
+    int at = 0;
+    text[SLOT_SIZE] = 0;
+    char *end = strchr(text, '\n');
+    if (!end) return false;
+    *end = 0;
+    if (sscanf(text, "%c %" SCNu64 " %" SCNd64 " %" SCNd64 "%n", &slot.kind, &slot.token, &slot.since_ms, &slot.order,
+               &at) != 4 ||
+        text[at] != ' ' || strlen(text + at + 1) >= ABOUT_SIZE || !strchr("xswr", slot.kind))
+        return false;
+    for (const char *p = text + at + 1; *p; p++)
+        if (*p < '!' || *p > '~') return false;
+    strcpy(slot.about, text + at + 1);
+    *ret = slot;
+    return true;
+}
+
+bool lockfile_read(int fd, int number, struct slot *ret) {
+    char text[SLOT_SIZE + 1];
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MARK(number), .l_len = 1};
+    if (fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
+    if (pread(fd, text, SLOT_SIZE, offset_of(number)) != SLOT_SIZE) return false;
+    return parse_slot(text, ret) && (number == 0) == (ret->kind == 'x');
+}
+
+int lockfile_slots(int64_t file_size) {
+    int64_t n = (file_size - HEAD_SIZE) / SLOT_SIZE;
+    return n < 0 ? 0 : n > SLOTS ? SLOTS : (int)n;
+}
+
+bool lockfile_name(int fd, char ret[NAME_MAX_LOCK + 1]) {
+    char head[HEAD_SIZE + 1];
+    ssize_t n = pread(fd, head, HEAD_SIZE, 0);
+    if (n != HEAD_SIZE) return false;
+    head[n] = 0;
+    char *name = head + MAGIC_SIZE, *end = strchr(name, '\n');
+    if (strncmp(head, MAGIC "name=", MAGIC_SIZE + 5) != 0 || !end) return false;
+    *end = 0;
+    struct url_param *params = NULL;
+    size_t count = 0;
+    bool good = false;
+    if (url_parse_params(name, &params, &count) == PAWL_OK && count == 1 && strlen(params[0].value) <= NAME_MAX_LOCK) {
+        strcpy(ret, params[0].value);
+        good = true;
+    }
+    url_free_params(params, count);
+    return good;
+}

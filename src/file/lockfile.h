@@ -1,0 +1,63 @@
+/* lockfile.h: one lock file: its two kinds of locks, and who is written into it.
+ *
+ * flock(2) on the file is the lock, so that util-linux flock and pawl exclude each other. In front of it stands a
+ * turnstile, one byte far behind the end of the file, locked through the open file description (OFD): a waiter holds it
+ * while it blocks in flock, the others queue for the byte, and nobody barges in. Those who only try pass the turnstile
+ * with a read lock, so they never disturb one another.
+ *
+ * The file: a head of 2048 bytes ("pawl lock 1", the name of the lock), then slots of 512 bytes, one line each. Slot 0
+ * is the exclusive holder, others are shared holders and waiters. A slot counts only while its own byte (behind the
+ * turnstile) is locked: that lock dies with its process, so a record of the dead is never shown, and looking
+ * (F_OFD_GETLK) disturbs nobody. Whatever goes wrong with records never fails a lock. */
+#ifndef PAWL_FILE_LOCKFILE_H
+#define PAWL_FILE_LOCKFILE_H
+#include "about.h"
+#include "place.h"
+#include <stdint.h>
+
+struct lockfile {
+    char file[NAME_FILE_SIZE];
+    int fd;
+    dev_t dev;
+    ino_t ino;
+    bool headed; /* has pawl's head; otherwise it is empty */
+    int slot;    /* ours; -1: none */
+};
+
+struct slot {
+    char kind;        /* 'x' 's': exclusive, shared holder; 'w' 'r': waiter for an exclusive, shared lock */
+    uint64_t token;   /* 0 of a waiter */
+    int64_t since_ms; /* wall clock */
+    int64_t order;    /* of waiters: CLOCK_BOOTTIME nanoseconds */
+    char about[ABOUT_SIZE];
+};
+
+/* Opens the file of that lock, made if need be. PAWL_EUNSAFE if it is somebody else's content, or not to be trusted. */
+int lockfile_open(struct place *place, const char *name, size_t length, struct lockfile *ret, pawl_error *error);
+/* Releases whatever is locked, also for copies of the descriptor in other processes. */
+void lockfile_unlock(struct lockfile *file);
+void lockfile_close(struct lockfile *file); /* does not unlock while copies of the descriptor are open elsewhere */
+
+/* 0: locked. 1: busy. -1: errno. Never blocks. */
+int lockfile_try(struct lockfile *file, bool shared);
+/* The two blocking steps of a waiter; 0 or errno. enter is a cancellation point, wait is made to be cancelled
+ * asynchronously: lockfile_unlock cleans up whatever was reached. */
+int lockfile_enter(struct lockfile *file);
+int lockfile_wait(struct lockfile *file, bool shared);
+void lockfile_leave(struct lockfile *file); /* frees the turnstile */
+
+/* Still the file that its path leads to? */
+bool lockfile_current(const struct place *place, const struct lockfile *file);
+/* After locking: the file that was empty when opened may have been written since. */
+int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error);
+
+/* Writes the record of a holder or waiter, and marks it as living; the former slot of `file` is given up. */
+void lockfile_record(struct lockfile *file, const char *name, size_t length, const struct slot *slot);
+/* The slot of that number, if it is living. */
+bool lockfile_read(int fd, int number, struct slot *ret);
+int lockfile_slots(int64_t file_size); /* numbers below are worth reading */
+/* The name in the head, for shortened file names. */
+bool lockfile_name(int fd, char ret[NAME_MAX_LOCK + 1]);
+/* Whether the file has pawl's head. errno is set if it cannot be read. */
+int lockfile_headed(int fd);
+#endif

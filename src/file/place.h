@@ -1,0 +1,51 @@
+/* place.h: the directory that holds the locks: which one, whether it can be trusted, how files come to be in it.
+ * A session of the file backend is a place. */
+#ifndef PAWL_FILE_PLACE_H
+#define PAWL_FILE_PLACE_H
+#include "error.h"
+#include "name.h"
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+struct counter {
+    int fd; /* -1: not open */
+    dev_t dev;
+    ino_t ino;
+    uint64_t birth_ns; /* 0: this file system keeps none */
+};
+
+struct place {
+    char *dir; /* absolute */
+    size_t dir_length;
+    int fd;
+    dev_t dev;
+    ino_t ino;
+    uid_t owner;
+    bool group;    /* setgid and group-writable: files are made for the group */
+    bool anybody;  /* world-writable and sticky: strangers make files here */
+    char boot[37]; /* boot id of the kernel */
+    struct counter counter;
+};
+
+/* The directory that `file:` means for this user, from passwd, never from the environment. */
+int place_default(char *ret, size_t size, pawl_error *error);
+/* dir: absolute; make: create it and its parents, 0700, and insist that it is ours. */
+int place_open(const char *dir, bool make, struct place **ret, pawl_error *error);
+void place_close(struct place *place);
+/* Opens the directory again if its path leads to another one now. */
+int place_refresh(struct place *place, pawl_error *error);
+
+/* PAWL_EUNSAFE unless it is a regular file, with one link, made by somebody trusted here. `what`: "lock file". */
+int place_trusts(const struct place *place, const char *file, const char *what, const struct stat *st,
+                 pawl_error *error);
+/* Makes `file` with this content, complete or not at all; one that is there already is left alone and is PAWL_OK.
+ * sync: file and directory are on disk when this returns. */
+int place_create(struct place *place, const char *file, const void *content, size_t size, bool sync, pawl_error *error);
+/* Fills *error from errno: which PAWL_E... it is follows from errno. */
+int place_errno(const struct place *place, const char *file, const char *attempted, pawl_error *error);
+
+/* The type of a mount that keeps no locks we could trust, or NULL. For the tests: the text of mountinfo is given. On
+ * refusal *ret_mount is where it is mounted. */
+const char *place_bad_mount(const char *mountinfo, const char *dir, char *ret_mount, size_t size);
+#endif

@@ -1,0 +1,206 @@
+/* records.c: see records.h. Pawl's own are the slots whose byte is locked (lockfile.h). The rest of what the kernel's
+ * table of locks shows for a file came by flock(2): there only the pid is known, and on file systems whose table shows
+ * another device number than stat (btrfs), or without /proc, nothing. */
+#include "records.h"
+#include "clock.h"
+#include "lockfile.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* One flock(2) in /proc/locks. */
+struct kernel_lock {
+    bool waits, shared;
+    int64_t pid;
+    dev_t dev;
+    ino_t ino;
+};
+struct kernel_locks {
+    struct kernel_lock *all;
+    size_t n;
+};
+struct found {
+    struct slot *all;
+    size_t n;
+};
+
+static void read_kernel_locks(struct kernel_locks *ret) {
+    FILE *file = fopen("/proc/locks", "re");
+    char line[256];
+    if (!file) return;
+    while (fgets(line, sizeof line, file)) {
+        unsigned major, minor;
+        uint64_t ino;
+        char mode[16];
+        struct kernel_lock lock = {.waits = strstr(line, "->") != NULL};
+        const char *at = strstr(line, "FLOCK");
+        if (!at || sscanf(at, "FLOCK %*s %15s %" SCNd64 " %x:%x:%" SCNu64, mode, &lock.pid, &major, &minor, &ino) != 5)
+            continue;
+        lock.shared = strcmp(mode, "READ") == 0;
+        lock.dev = makedev(major, minor);
+        lock.ino = ino;
+        struct kernel_lock *more = realloc(ret->all, (ret->n + 1) * sizeof *more);
+        if (!more) break;
+        ret->all = more;
+        ret->all[ret->n++] = lock;
+    }
+    fclose(file);
+}
+
+static void add(struct found *found, const struct slot *slot) {
+    struct slot *more = realloc(found->all, (found->n + 1) * sizeof *more);
+    if (!more) return;
+    found->all = more;
+    found->all[found->n++] = *slot;
+}
+
+static bool waits(const struct slot *slot) { return slot->kind == 'w' || slot->kind == 'r'; }
+
+static int in_order(const void *a, const void *b) {
+    const struct slot *x = a, *y = b;
+    if (waits(x) != waits(y)) return waits(x) ? 1 : -1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static void describe_pid(int64_t pid, char ret[ABOUT_SIZE]) {
+    char path[64], command[32] = "", host[65] = "";
+    *ret = 0;
+    if (pid <= 0) return;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", pid);
+    FILE *file = fopen(path, "re");
+    if (file) {
+        if (fgets(command, sizeof command, file)) command[strcspn(command, "\n")] = 0;
+        fclose(file);
+    }
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(ret, ABOUT_SIZE, "host=%s&pid=%" PRId64, host, pid);
+    if (*command && n > 0 && n < ABOUT_SIZE - 128) {
+        strcat(ret, "&command=");
+        url_escape(ret, ABOUT_SIZE, command, strlen(command), "-_.");
+    }
+}
+
+static bool has_pid(const struct found *found, bool waiting, int64_t pid) {
+    char key[32];
+    snprintf(key, sizeof key, "pid=%" PRId64 "&", pid);
+    for (size_t i = 0; i < found->n; i++)
+        if (waits(found->all + i) == waiting && strstr(found->all[i].about, key)) return true;
+    return false;
+}
+
+/* Adds what came without pawl: as many as the kernel counts beyond ours. Ours stand once in the table for each holder,
+ * and of all our waiters only the one inside the turnstile does. */
+static void add_foreign(const struct kernel_locks *locks, const struct stat *st, struct found *found) {
+    size_t spare[2] = {0, 0};
+    for (size_t i = 0; i < found->n; i++) spare[waits(found->all + i)]++;
+    if (spare[1] > 1) spare[1] = 1;
+    struct found ours = {.all = found->all, .n = found->n}, others = {NULL, 0};
+    for (size_t i = 0; i < locks->n; i++) {
+        const struct kernel_lock *lock = locks->all + i;
+        if (lock->ino != st->st_ino || lock->dev != st->st_dev) continue;
+        if (has_pid(&ours, lock->waits, lock->pid) && spare[lock->waits] > 0) {
+            spare[lock->waits]--;
+            continue;
+        }
+        struct slot slot = {.kind = lock->waits ? (lock->shared ? 'r' : 'w') : (lock->shared ? 's' : 'x'),
+                            .order = INT64_MAX};
+        describe_pid(lock->pid, slot.about);
+        add(&others, &slot);
+    }
+    /* a holder whose record names another process than the one that locked: one of the others is it */
+    for (size_t i = 0; i < others.n; i++) {
+        bool waiting = waits(others.all + i);
+        if (spare[waiting] > 0) spare[waiting]--;
+        else add(found, others.all + i);
+    }
+    free(others.all);
+}
+
+/* false: the caller has seen enough. */
+static bool show(const char *name, struct found *found, bk_each *each, void *data) {
+    int place = 0;
+    if (found->n) qsort(found->all, found->n, sizeof *found->all, in_order);
+    for (size_t i = 0; i < found->n; i++) {
+        const struct slot *slot = found->all + i;
+        struct bk_record record = {.name = name,
+                                   .about = slot->about,
+                                   .token = slot->token,
+                                   .since_ms = slot->since_ms,
+                                   .left_ms = -1,
+                                   .shared = slot->kind == 's' || slot->kind == 'r',
+                                   .place = waits(slot) ? ++place : 0};
+        if (!each(&record, data)) return false;
+    }
+    return true;
+}
+
+/* name NULL: to be found out from the file. */
+static bool look(struct place *place, const char *file, const char *name, const struct kernel_locks *locks,
+                 bk_each *each, void *data) {
+    struct stat st;
+    struct slot slot;
+    struct found found = {NULL, 0};
+    char own_name[NAME_MAX_LOCK + 1] = "";
+    bool go_on = true;
+    int fd = openat(place->fd, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0) return true;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_size == 0 || lockfile_headed(fd))) {
+        if (!name && name_is_short(file) && lockfile_name(fd, own_name)) name = own_name;
+        if (!name && name_decode(file, own_name)) name = own_name;
+        int slots = lockfile_slots(st.st_size);
+        for (int i = 0; i < slots; i++)
+            if (lockfile_read(fd, i, &slot)) add(&found, &slot);
+        add_foreign(locks, &st, &found);
+        if (name) go_on = show(name, &found, each, data);
+    }
+    close(fd);
+    free(found.all);
+    return go_on;
+}
+
+static enum bk_says look_at_all(struct place *place, const struct kernel_locks *locks, bk_each *each, void *data,
+                                struct bk_until until, pawl_error *error) {
+    int fd = openat(place->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        place_errno(place, NULL, "list the directory", error);
+        if (fd >= 0) close(fd);
+        return BK_FAULT;
+    }
+    enum bk_says says = BK_YES;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (*entry->d_name == '.') continue;
+        if (clock_now_ns() >= until.at_ns) {
+            error_set(error, PAWL_EUNREACHABLE, place->dir, "%s holds too many files to look at in the time given",
+                      place->dir);
+            says = BK_FAULT;
+            break;
+        }
+        if (!look(place, entry->d_name, NULL, locks, each, data)) break;
+    }
+    closedir(dir);
+    return says;
+}
+
+enum bk_says records_of(struct place *place, const char *name, bk_each *each, void *data, struct bk_until until,
+                        pawl_error *error) {
+    char file[NAME_FILE_SIZE];
+    if (name && !name_encode(name, strlen(name), file)) {
+        error_set(error, PAWL_EINVALID, NULL, "the name of a lock has 1 to %d bytes and no NUL", NAME_MAX_LOCK);
+        return BK_FAULT;
+    }
+    if (place_refresh(place, error)) return BK_FAULT;
+    struct kernel_locks locks = {NULL, 0};
+    enum bk_says says = BK_YES;
+    read_kernel_locks(&locks);
+    if (name) look(place, file, name, &locks, each, data);
+    else says = look_at_all(place, &locks, each, data, until, error);
+    free(locks.all);
+    return says;
+}

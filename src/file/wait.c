@@ -1,0 +1,96 @@
+/* wait.c: see wait.h. The one thing to know: the thread owns nothing. Descriptor and memory belong to the claim, so
+ * however a cancellation meets a grant, unlocking the descriptor after the thread has ended leaves nothing behind.
+ *
+ * Only a signal ends a blocked flock, and a library installs no handlers; pthread_cancel uses glibc's own. */
+#include "wait.h"
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { STACK = 64 * 1024 };
+
+struct wait {
+    struct lockfile file;
+    bool shared;
+    int fd;    /* eventfd */
+    int error; /* written before the eventfd is */
+    pthread_t thread;
+};
+
+static void *run(void *data) {
+    struct wait *wait = data;
+    wait->error = lockfile_enter(&wait->file);
+    if (wait->error == 0) {
+        wait->error = lockfile_wait(&wait->file, wait->shared);
+        lockfile_leave(&wait->file);
+    }
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    eventfd_write(wait->fd, 1);
+    return NULL;
+}
+
+/* All signals blocked: they belong to the application's threads. */
+static int start_thread(struct wait *wait) {
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    int number = pthread_attr_init(&attributes);
+    if (number) return number;
+    pthread_attr_setstacksize(&attributes, STACK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    number = pthread_create(&wait->thread, &attributes, run, wait);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return number;
+}
+
+static void end(struct wait *wait) {
+    if (wait->fd >= 0) close(wait->fd);
+    free(wait);
+}
+
+int wait_start(const struct lockfile *file, bool shared, struct wait **ret, pawl_error *error) {
+    struct lockfile copy = *file;
+    struct wait *wait = calloc(1, sizeof *wait);
+    if (wait) {
+        *wait = (struct wait){.file = copy, .shared = shared, .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+        errno = wait->fd < 0 ? errno : start_thread(wait);
+        if (wait->fd >= 0 && errno == 0) {
+            *ret = wait;
+            return PAWL_OK;
+        }
+    } else errno = ENOMEM;
+    int code = error_errno(error, PAWL_EINTERNAL, copy.file, "cannot start to wait for the lock file %s", copy.file);
+    lockfile_unlock(&copy);
+    lockfile_close(&copy);
+    if (wait) end(wait);
+    return code;
+}
+
+int wait_fd(const struct wait *wait) { return wait->fd; }
+
+struct lockfile *wait_file(struct wait *wait) {
+    return &wait->file;
+}
+
+bool wait_collect(struct wait *wait, struct lockfile *ret, int *ret_errno) {
+    eventfd_t over;
+    if (eventfd_read(wait->fd, &over) != 0) return false;
+    pthread_join(wait->thread, NULL);
+    *ret = wait->file;
+    *ret_errno = wait->error;
+    end(wait);
+    return true;
+}
+
+void wait_cancel(struct wait *wait) {
+    pthread_cancel(wait->thread);
+    pthread_join(wait->thread, NULL);
+    lockfile_unlock(&wait->file);
+    lockfile_close(&wait->file);
+    end(wait);
+}

@@ -1,0 +1,16 @@
+/* wait.h: a waiter: a thread that blocks in the kernel's own queue (turnstile, then flock) for one claim. */
+#ifndef PAWL_FILE_WAIT_H
+#define PAWL_FILE_WAIT_H
+#include "lockfile.h"
+
+struct wait;
+
+/* Begins to wait; the wait owns *file from now on, also on failure. */
+int wait_start(const struct lockfile *file, bool shared, struct wait **ret, pawl_error *error);
+int wait_fd(const struct wait *wait); /* readable when it is over */
+struct lockfile *wait_file(struct wait *wait);
+/* False: not over. Otherwise the wait is freed: *ret_errno 0 and *ret locked, or why not. */
+bool wait_collect(struct wait *wait, struct lockfile *ret, int *ret_errno);
+/* Ends it whatever it has reached, and gives up what it may have got in this very moment. */
+void wait_cancel(struct wait *wait);
+#endif
