@@ -14,8 +14,9 @@
 
 struct counter_io counter_io = {pwrite, fdatasync, clock_wall_us};
 
-#define CLOCK_SANE_US INT64_C(1577836800000000) /* 2020-01-01: no clock of a machine that runs this was right before   \
-                                                 */
+#define CLOCK_SANE_US                                                                                                  \
+    INT64_C(1577836800000000) /* 2020-01-01: no clock of a machine that runs this was right before                     \
+                               */
 
 enum { SUMMED = 200, TOKEN_DIGITS = 16 };
 

@@ -107,7 +107,7 @@ static void record(struct lockfile *file, const struct bk_claim *claim, uint64_t
     struct slot slot = {.kind = token ? (claim->shared ? 's' : 'x') : (claim->shared ? 'r' : 'w'),
                         .token = token,
                         .since_ms = clock_wall_us() / 1000,
-                        .order = token ? 0 : clock_now_ns()};
+                        .order = token ? 0 : file->arrival};
     snprintf(slot.about, sizeof slot.about, "%s", claim->about ? claim->about : "");
     lockfile_record(file, claim->name, claim->name_len, &slot);
 }
@@ -145,13 +145,22 @@ static void tell_holder(int fd, struct bk_busy *busy) {
         }
 }
 
+static enum bk_says failed(const struct bk_session *session, struct lockfile *file, int number, pawl_error *error) {
+    errno = number;
+    place_errno(session->place, file->file, "lock", error);
+    give_back(file);
+    return BK_FAULT;
+}
+
 /* Busy: with queue the wait begins, or goes on (claim->of is set). */
-static enum bk_says queue_up(struct bk_claim *claim, struct lockfile *file, bool queue, struct bk_busy *ret_busy,
-                             pawl_error *error) {
+static enum bk_says queue_up(const struct bk_session *session, struct bk_claim *claim, struct lockfile *file,
+                             bool queue, struct bk_busy *ret_busy, pawl_error *error) {
     struct bk_busy busy = {.ask_again_ms = queue ? LOOK_AGAIN_MS : 10, .wake_fd = -1, .queued = queue};
     struct wait *wait = claim->of;
     tell_holder(file->fd, &busy);
     if (queue && !wait) {
+        int number = lockfile_queue(file);
+        if (number) return failed(session, file, number, error);
         record(file, claim, 0);
         if (wait_start(file, claim->shared, &wait, error)) return BK_FAULT;
         claim->of = wait;
@@ -159,13 +168,6 @@ static enum bk_says queue_up(struct bk_claim *claim, struct lockfile *file, bool
     if (wait) busy.wake_fd = wait_fd(wait);
     *ret_busy = busy;
     return BK_NO;
-}
-
-static enum bk_says failed(const struct bk_session *session, struct lockfile *file, int number, pawl_error *error) {
-    errno = number;
-    place_errno(session->place, file->file, "lock", error);
-    give_back(file);
-    return BK_FAULT;
 }
 
 /* From the beginning: open, try, and see whether it is still the file that the path leads to. */
@@ -177,7 +179,7 @@ static enum bk_says begin(struct bk_session *session, struct bk_claim *claim, bo
         int busy = lockfile_try(&file, claim->shared);
         if (busy < 0) return failed(session, &file, errno, error);
         if (lockfile_current(session->place, &file))
-            return busy ? queue_up(claim, &file, queue, ret_busy, error)
+            return busy ? queue_up(session, claim, &file, queue, ret_busy, error)
                         : grant(session, claim, &file, until, ret, error);
         give_back(&file);
         if (place_refresh(session->place, error)) return BK_FAULT;
@@ -195,7 +197,7 @@ static enum bk_says take(struct bk_session *session, struct bk_claim *claim, boo
     if (!wait) return begin(session, claim, queue, until, ret, ret_busy, error);
     if (!wait_collect(wait, &file, &number)) {
         if (lockfile_current(session->place, wait_file(wait)))
-            return queue_up(claim, wait_file(wait), true, ret_busy, error);
+            return queue_up(session, claim, wait_file(wait), true, ret_busy, error);
         wait_cancel(wait); /* removed or replaced: whoever comes now locks another file */
         claim->of = NULL;
         return begin(session, claim, queue, until, ret, ret_busy, error);

@@ -1,6 +1,7 @@
 /* lockfile.c: see lockfile.h. Locks are taken in the order turnstile, flock, and given back in the order records,
  * flock, close: a record must never outlive the lock that it tells of. */
 #include "lockfile.h"
+#include "clock.h"
 #include "random.h"
 #include "url.h"
 #include <errno.h>
@@ -16,8 +17,12 @@
 
 #define MAGIC "pawl lock 1\n"
 enum { MAGIC_SIZE = sizeof MAGIC - 1, HEAD_SIZE = 2048, SLOT_SIZE = 512, SLOTS = 2048 };
-#define TURNSTILE INT64_C(0x4000000000000000)
-#define MARK(slot) (TURNSTILE + 1 + (slot))
+/* Byte locks: the queue from 2^61, two bytes a nanosecond (with a gap between neighbours, so that the kernel need not
+ * merge and split them), the marks of the slots from 2^62. */
+#define QUEUE (INT64_C(1) << 61)
+#define QUEUE_END (INT64_C(1) << 62)
+#define PLACE(arrival) (QUEUE + 2 * (arrival) + 1)
+#define MARK(slot) (QUEUE_END + (slot))
 
 static int byte_lock(int fd, int command, short type, int64_t at, int64_t length) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = length};
@@ -96,6 +101,7 @@ void lockfile_unlock(struct lockfile *file) {
     byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, 0, 0);
     flock(file->fd, LOCK_UN);
     file->slot = -1;
+    file->arrival = 0;
 }
 
 void lockfile_close(struct lockfile *file) {
@@ -119,18 +125,30 @@ int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_erro
 /* --- locks --- */
 
 int lockfile_try(struct lockfile *file, bool shared) {
-    if (byte_lock(file->fd, F_OFD_SETLK, F_RDLCK, TURNSTILE, 1) != 0)
-        return errno == EAGAIN || errno == EACCES ? 1 : -1;
-    int result = flock(file->fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB), number = errno;
-    lockfile_leave(file);
-    errno = number;
-    return result == 0 ? 0 : number == EWOULDBLOCK ? 1 : -1;
+    struct flock queue = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = QUEUE, .l_len = QUEUE_END - QUEUE};
+    if (fcntl(file->fd, F_OFD_GETLK, &queue) != 0) return -1;
+    if (queue.l_type != F_UNLCK) return 1;
+    if (flock(file->fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return 0;
+    return errno == EWOULDBLOCK ? 1 : -1;
 }
 
-int lockfile_enter(struct lockfile *file) {
-    while (byte_lock(file->fd, F_OFD_SETLKW, F_WRLCK, TURNSTILE, 1) != 0)
+int lockfile_queue(struct lockfile *file) {
+    /* two that arrive in the same nanosecond: one stands behind the other */
+    for (int64_t arrival = clock_now_ns();; arrival++) {
+        if (byte_lock(file->fd, F_OFD_SETLK, F_WRLCK, PLACE(arrival), 1) == 0) {
+            file->arrival = arrival;
+            return 0;
+        }
+        if (errno != EAGAIN && errno != EACCES) return errno;
+    }
+}
+
+int lockfile_turn(struct lockfile *file) {
+    int64_t earlier = PLACE(file->arrival) - 1 - QUEUE;
+    /* a write lock, though nothing is written: requests that exclude each other are woken one by one */
+    while (byte_lock(file->fd, F_OFD_SETLKW, F_WRLCK, QUEUE, earlier) != 0)
         if (errno != EINTR) return errno;
-    return 0;
+    return byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, QUEUE, earlier) == 0 ? 0 : errno;
 }
 
 int lockfile_wait(struct lockfile *file, bool shared) {
@@ -144,7 +162,10 @@ int lockfile_wait(struct lockfile *file, bool shared) {
     return result == 0 ? 0 : errno;
 }
 
-void lockfile_leave(struct lockfile *file) { byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, TURNSTILE, 1); }
+void lockfile_leave(struct lockfile *file) {
+    if (file->arrival) byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, PLACE(file->arrival), 1);
+    file->arrival = 0;
+}
 
 /* --- records --- */
 

@@ -1,13 +1,16 @@
 /* lockfile.h: one lock file: its two kinds of locks, and who is written into it.
  *
- * flock(2) on the file is the lock, so that util-linux flock and pawl exclude each other. In front of it stands a
- * turnstile, one byte far behind the end of the file, locked through the open file description (OFD): a waiter holds it
- * while it blocks in flock, the others queue for the byte, and nobody barges in. Those who only try pass the turnstile
- * with a read lock, so they never disturb one another.
+ * flock(2) on the file is the lock, so that util-linux flock and pawl exclude each other. In front of it stands a queue
+ * made of byte locks far behind the end of the file, held through the open file description (OFD): a waiter locks a
+ * byte whose offset is the time of its arrival, blocks until no earlier byte is locked, then blocks in flock, and frees
+ * its byte when it has got it. So one waiter at a time is in flock, in order of arrival; one that dies leaves the queue
+ * with its descriptor; and nothing is shared but the kernel's own table. Who only tries asks first whether any byte is
+ * locked (F_OFD_GETLK locks nothing), so nobody barges in, readers included, and those who try never disturb one
+ * another.
  *
  * The file: a head of 2048 bytes ("pawl lock 1", the name of the lock), then slots of 512 bytes, one line each. Slot 0
  * is the exclusive holder, others are shared holders and waiters. A slot counts only while its own byte (behind the
- * turnstile) is locked: that lock dies with its process, so a record of the dead is never shown, and looking
+ * turnstile) is locked, too: that lock dies with its process, so a record of the dead is never shown, and looking
  * (F_OFD_GETLK) disturbs nobody. Whatever goes wrong with records never fails a lock. */
 #ifndef PAWL_FILE_LOCKFILE_H
 #define PAWL_FILE_LOCKFILE_H
@@ -20,15 +23,16 @@ struct lockfile {
     int fd;
     dev_t dev;
     ino_t ino;
-    bool headed; /* has pawl's head; otherwise it is empty */
-    int slot;    /* ours; -1: none */
+    bool headed;     /* has pawl's head; otherwise it is empty */
+    int slot;        /* ours; -1: none */
+    int64_t arrival; /* ours in the queue; 0: not in it */
 };
 
 struct slot {
     char kind;        /* 'x' 's': exclusive, shared holder; 'w' 'r': waiter for an exclusive, shared lock */
     uint64_t token;   /* 0 of a waiter */
     int64_t since_ms; /* wall clock */
-    int64_t order;    /* of waiters: CLOCK_BOOTTIME nanoseconds */
+    int64_t order;    /* of waiters: the arrival */
     char about[ABOUT_SIZE];
 };
 
@@ -40,11 +44,13 @@ void lockfile_close(struct lockfile *file); /* does not unlock while copies of t
 
 /* 0: locked. 1: busy. -1: errno. Never blocks. */
 int lockfile_try(struct lockfile *file, bool shared);
-/* The two blocking steps of a waiter; 0 or errno. enter is a cancellation point, wait is made to be cancelled
- * asynchronously: lockfile_unlock cleans up whatever was reached. */
-int lockfile_enter(struct lockfile *file);
+/* Joins the queue; never blocks. 0 or errno. */
+int lockfile_queue(struct lockfile *file);
+/* The two blocking steps of a waiter; 0 or errno. Both are made to be cancelled: lockfile_unlock cleans up whatever was
+ * reached. */
+int lockfile_turn(struct lockfile *file);
 int lockfile_wait(struct lockfile *file, bool shared);
-void lockfile_leave(struct lockfile *file); /* frees the turnstile */
+void lockfile_leave(struct lockfile *file); /* leaves the queue */
 
 /* Still the file that its path leads to? */
 bool lockfile_current(const struct place *place, const struct lockfile *file);

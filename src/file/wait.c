@@ -22,7 +22,7 @@ struct wait {
 
 static void *run(void *data) {
     struct wait *wait = data;
-    wait->error = lockfile_enter(&wait->file);
+    wait->error = lockfile_turn(&wait->file);
     if (wait->error == 0) {
         wait->error = lockfile_wait(&wait->file, wait->shared);
         lockfile_leave(&wait->file);

@@ -1,4 +1,4 @@
-/* wait.h: a waiter: a thread that blocks in the kernel's own queue (turnstile, then flock) for one claim. */
+/* wait.h: a waiter: a thread that blocks in the kernel for one claim, which is in the queue already (lockfile.h). */
 #ifndef PAWL_FILE_WAIT_H
 #define PAWL_FILE_WAIT_H
 #include "lockfile.h"

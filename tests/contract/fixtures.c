@@ -5,8 +5,12 @@
 #include "mem/mem.h"
 #include "server.h"
 #include "virtual_clock.h"
+#include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char url[256];
@@ -61,7 +65,32 @@ static const char *redis_url(void) {
     return url;
 }
 
+/* --- file, a directory for each case --- */
+
+static char file_dir[] = "/tmp/pawl-contract-XXXXXX";
+
+static void empty_directory(const char *path) {
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir) closedir(dir);
+    rmdir(path);
+}
+static const char *file_start(void) { return mkdtemp(file_dir) ? NULL : "cannot make a temporary directory"; }
+static void file_stop(void) {
+    for (int i = 0; i <= contract_case_number; i++) {
+        snprintf(url, sizeof url, "%s/%d", file_dir, i);
+        empty_directory(url);
+    }
+    rmdir(file_dir);
+}
+static const char *file_url(void) {
+    snprintf(url, sizeof url, "file:%s/%d", file_dir, contract_case_number);
+    mkdir(url + 5, 0700);
+    return url;
+}
+
 const struct fixture fixtures[] = {
+    {"file", "file", file_start, file_stop, file_url, real_pass, NULL},
     {"mem", "mem", mem_start, mem_stop, mem_url, mem_pass, NULL},
     {"fault", "mem", fault_start, fault_stop, mem_url, mem_pass, fault_table},
     {"redis", "redis", redis_start, redis_stop, redis_url, real_pass, NULL},
