@@ -1,4 +1,5 @@
 #include "redis.h"
+#include "about.h"
 #include "clock.h"
 #include "module.h"
 #include "random.h"
@@ -11,7 +12,7 @@
 
 struct question { /* the texts that a call refers to, for as long as it is made */
     struct keys keys;
-    char owner[OWNER_CHARS + 1], grant[GRANT_CHARS + 1], ttl[24], since_about[13 + 256];
+    char owner[OWNER_CHARS + 13 + ABOUT_SIZE], grant[GRANT_CHARS + 1], ttl[24], run_ms[40 + 14];
 };
 
 static void owner_text(const struct bk *bk, const unsigned char owner[16], char ret[OWNER_CHARS + 1]) {
@@ -87,7 +88,11 @@ static void start(struct bk_session *s, struct args *a, struct question *q, cons
     arg(a, s->bk->numbers, s->bk->place.prefix_length + 2);
 }
 
-static const char claim_ms[] = "500";
+static void arg_run_ms(struct bk_session *s, struct args *a, struct question *q) {
+    memcpy(q->run_ms, s->run_id, 40);
+    wall_text(q->run_ms + 40);
+    arg(a, q->run_ms, 40 + 13);
+}
 
 /* --- questions --- */
 
@@ -114,13 +119,11 @@ static enum bk_says redis_take(struct bk_session *s, struct bk_claim *c, bool qu
     struct args a;
     start(s, &a, &q, "taking", c);
     owner_text(s->bk, c->owner, q.owner);
-    wall_text(q.since_about);
-    snprintf(q.since_about + 13, sizeof q.since_about - 13, "%s", about_of(c));
-    arg(&a, q.owner, OWNER_CHARS);
+    wall_text(q.owner + OWNER_CHARS);
+    snprintf(q.owner + OWNER_CHARS + 13, ABOUT_SIZE, "%s", about_of(c));
+    arg_text(&a, q.owner);
     arg(&a, q.ttl, (size_t)snprintf(q.ttl, sizeof q.ttl, "%lld", (long long)c->ttl_ms));
-    arg_text(&a, q.since_about);
     arg(&a, s->run_id, 40);
-    arg(&a, claim_ms, sizeof claim_ms - 1);
     if (queue) arg(&a, "1", 1);
     enum bk_says says = call_script(s, &script_take, &a, 3, until, &reply, error);
     if (says != BK_YES) return says;
@@ -142,14 +145,10 @@ static enum bk_says redis_forget(struct bk_session *s, struct bk_claim *c, struc
     AUTO_REPLY reply = NULL;
     struct question q;
     struct args a;
-    char wall[14];
     start(s, &a, &q, "giving up", c);
     owner_text(s->bk, c->owner, q.owner);
-    wall_text(wall);
     arg(&a, q.owner, OWNER_CHARS);
-    arg(&a, s->run_id, 40);
-    arg(&a, claim_ms, sizeof claim_ms - 1);
-    arg(&a, wall, 13);
+    arg_run_ms(s, &a, &q);
     arg_text(&a, about_of(c));
     return call_script(s, &script_release, &a, 3, until, &reply, error);
 }
@@ -157,15 +156,12 @@ static enum bk_says redis_forget(struct bk_session *s, struct bk_claim *c, struc
 static void add_release(struct bk_session *s, const struct bk_grant *g, bool text) {
     struct question q;
     struct args a;
-    char wall[14], count[8];
+    char count[8];
     start(s, &a, &q, "releasing", g->claim);
     grant_text(s->bk, g, q.grant);
-    wall_text(wall);
     script_by(&a, &script_release, text, 3, count);
     arg(&a, q.grant, GRANT_CHARS);
-    arg(&a, s->run_id, 40);
-    arg(&a, claim_ms, sizeof claim_ms - 1);
-    arg(&a, wall, 13);
+    arg_run_ms(s, &a, &q);
     wire_add(&s->wire, &a);
 }
 

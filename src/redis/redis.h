@@ -10,7 +10,6 @@
 #include "wire.h"
 #include <stdatomic.h>
 
-#define CLAIM_MS 500   /* what a waiter has to take what was handed to it */
 #define LOOK_MS 5000   /* no waiter looks away for longer, whatever the server said */
 #define RANK_MS 100    /* and each place in the queue looks that much later than the one before */
 #define POLL_MS 75     /* how often a foreign holder is asked about, or everybody where nothing can be pushed */

@@ -1,25 +1,26 @@
 -- Rule: take the lock; the same call claims it after a hand-over, asks again, and (join) enters the queue.
 --   free and nobody waits: ours.  Ours already: the lease begins anew.  Free, but others wait: the first of them that is
 --   still subscribed gets it for the time of a claim; nobody barges past a live queue.  Else busy.
--- KEYS lock queue numbers   ARGV owner(48) ttl client-ms(13)+about run-id claim [join]
+-- KEYS lock queue numbers   ARGV owner(48)+client-ms(13)+about ttl run-id [join]
 -- The lock's value is token(16) ':' owner(48) ms(13) about, set only where absent, so that clients that use SET NX are
 -- excluded and exclude us. Returns the token, or {ttl left, place from 0 or -1, value of the holder}.
--- The first block repeats issue() for the usual case, before any function is made: it is most of the cost of a lock.
-local L, Q, C, RUN = KEYS[1], KEYS[2], KEYS[3], ARGV[4]
+-- The first block repeats issue() for the usual case, before any function is made, and arguments are few: both are most of
+-- the cost of a lock.
+local L, Q, C, RUN = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
 if redis.call('EXISTS', L, Q) == 0 then
   local m, r = redis.call('GET', C), redis.call('INFO', 'replication')
   if m and string.sub(m, 18, 57) == RUN and string.find(r, 'role:master', 1, true)
       and string.find(r, 'master_replid2:0000000000000000000000000000000000000000', 1, true) then
     local n = string.format('%016.0f', string.sub(m, 1, 16) + 1)
     if n < '9007199254740992' then
-      redis.call('SET', C, n .. string.sub(m, 17))
-      redis.call('SET', L, n .. ':' .. ARGV[1] .. ARGV[3], 'PX', ARGV[2])
+      redis.call('SETRANGE', C, '0', n)
+      redis.call('SET', L, n .. ':' .. ARGV[1], 'PX', ARGV[2])
       return n
     end
   end
 end
-local call, OWNER, TTL, CLIENT_MS = redis.call, ARGV[1], ARGV[2], string.sub(ARGV[3], 1, 13)
-local ME = OWNER .. string.sub(ARGV[3], 14)
+local call, OWNER, TTL, CLIENT_MS = redis.call, string.sub(ARGV[1], 1, 48), ARGV[2], string.sub(ARGV[1], 49, 61)
+local ME = OWNER .. string.sub(ARGV[1], 62) -- as it stands in the queue
 --@include issue.lua
 --@include tell.lua
 local function hold(n, member, ttl)
@@ -53,12 +54,12 @@ else
     if h then call('ZREM', Q, ME) deputy(TTL) end
     return n
   end
-  hold(n, h, ARGV[5])
-  deputy(ARGV[5])
+  hold(n, h, CLAIM)
+  deputy(CLAIM)
   v = call('GET', L)
 end
 local place = -1
-if ARGV[6] == '1' then -- a repeat keeps its place
+if ARGV[4] == '1' then -- a repeat keeps its place
   local last = call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
   call('ZADD', Q, 'NX', (last or 0) + 1, ME)
   call('PEXPIRE', Q, 120000) -- longer than any waiter looks away
