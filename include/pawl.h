@@ -45,7 +45,7 @@ typedef struct {
 #define PAWL_ERROR_INIT { sizeof(pawl_error), 0, 0, "", "" }
 
 /* Only GRANTED, FAILED and LOST are events of pawl_next_event; an observer sees all. */
-enum { PAWL_GRANTED = 1, PAWL_FAILED, PAWL_LOST, PAWL_DOUBT, PAWL_DOUBT_OVER, PAWL_RELEASED, PAWL_WAITING, PAWL_RENEWED };
+enum { PAWL_GRANTED = 1, PAWL_FAILED, PAWL_LOST, PAWL_DOUBT, PAWL_DOUBT_OVER, PAWL_RELEASED, PAWL_WAITING, PAWL_RENEWED, PAWL_LATE };
 typedef struct {
     size_t size;
     int type, code; /* PAWL_GRANTED..., and the PAWL_E... that goes with it */

@@ -15,7 +15,7 @@
 /* --- acquire --- */
 
 /* Sleeps until the next step is due or somebody wakes us. */
-static int wait_for_step(pawl_lock *l, int cancel_fd, pawl_error *error) {
+static int wait_for_step(pawl_lock *l, pawl_error *error) {
     pawl_client *c = l->client;
     eventfd_t drained;
     if (l->wake_fd < 0) {
@@ -27,7 +27,7 @@ static int wait_for_step(pawl_lock *l, int cancel_fd, pawl_error *error) {
     }
     if (atomic_load(&l->woken)) return STEP_WAIT;
     struct pollfd p[] = {{.fd = l->wake_fd, .events = POLLIN},
-                         {.fd = cancel_fd, .events = POLLIN},
+                         {.fd = l->cancel_fd, .events = POLLIN},
                          {.fd = l->backend_fd, .events = POLLIN}};
     int n = poll(p, 3, clock_poll_ms(client_now(c), lock_next_step_ns(l)));
     if (n < 0 && errno != EINTR) return error_errno(error, PAWL_EINTERNAL, NULL, "cannot wait: poll failed");
@@ -73,14 +73,13 @@ PAWL_EXPORT int pawl_acquire(pawl_client *c, const char *name, const pawl_acquir
                              pawl_error *error) {
     pawl_lock *l;
     pawl_error own = PAWL_ERROR_INIT;
-    int cancel_fd = o ? o->cancel_fd : -1;
     int code = start(c, name, o, NULL, false, &l, &own);
     if (code) {
         error_copy(error, &own);
         return code;
     }
-    while ((code = lock_step(l, QUESTION_MS, cancel_fd, &own)) == STEP_WAIT)
-        if ((code = wait_for_step(l, cancel_fd, &own)) != STEP_WAIT) break;
+    while ((code = lock_step(l, QUESTION_MS, l->cancel_fd, &own)) == STEP_WAIT)
+        if ((code = wait_for_step(l, &own)) != STEP_WAIT) break;
     if (code) {
         observe(l, PAWL_FAILED, code, own.text);
         give_up(l);

@@ -135,7 +135,10 @@ static void end_all(pawl_client *c) {
 static void free_client(pawl_client *c, bool forked) {
     for (pawl_lock *l = c->locks, *next; l; l = next) {
         next = l->next;
-        if (!forked) names_leave_locked(l);
+        if (!forked) {
+            names_leave_locked(l);
+            lease_detach_locked(l);
+        }
         lock_free(l, forked);
     }
     lease_close(c, forked ? 0 : clock_after_ms(client_now(c), CLOSE_MS / 2), forked);

@@ -54,7 +54,7 @@ struct pawl_lock {
     struct bk_claim claim;
     struct bk_grant grant;
     struct lease own_lease, *lease; /* lease: NULL before the first question and after the end */
-    atomic_bool granted; /* grant is to be released, and ended */
+    atomic_bool granted;            /* grant is to be released, and ended */
     struct session *session;        /* session-bound: where the grant, or the waiting claim, lives */
     bool keeps_session;             /* the claim waits in it: it stays lent to this lock */
     int64_t max_hold_ms;
@@ -65,6 +65,7 @@ struct pawl_lock {
     int fruitless, late_grants; /* questions without an answer in a row; grants that came too late */
     bool contact;               /* the service has answered this attempt */
     bool dirty;                 /* something of the claim may be there: undo */
+    int cancel_fd;              /* blocking form: the caller's */
     int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */
     atomic_bool woken;
     char *holder; /* last known, for messages */

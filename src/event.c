@@ -84,7 +84,7 @@ void event_deadlines_moved_locked(pawl_client *c) {
 }
 
 void event_lost_fd_locked(pawl_lock *l) {
-    if (l->lost_fd >= 0) arm(l->lost_fd, lock_safe_until(l));
+    if (l->lost_fd >= 0) arm(l->lost_fd, l->state == LOCK_PENDING ? LIFE_ENDLESS : lock_safe_until(l));
 }
 
 static bool make_event_fd_locked(pawl_client *c) {

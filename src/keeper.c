@@ -70,6 +70,13 @@ static void ending_locked(pawl_lock *l, int64_t question_ms) {
     else l->dirty = false; /* failed, and not yet released by the user */
 }
 
+/* How long a question may take that is not a renewal: half of what is left to the earliest deadline, so that a service
+ * that falls silent in it leaves time for renewals on another connection. */
+static int64_t question_ms_locked(const pawl_client *c, int64_t now) {
+    int64_t left_ms = c->earliest_ns == LIFE_ENDLESS ? INT64_MAX : (c->earliest_ns - now) / NS_PER_MS / 2;
+    return later(1, earlier(KEEPER_QUESTION_MS, left_ms));
+}
+
 /* One piece of work; false: none is due. */
 static bool work_locked(pawl_client *c) {
     int64_t now = client_now(c);
@@ -77,8 +84,7 @@ static bool work_locked(pawl_client *c) {
     if (!first || first->at_ns > now) return false;
     pawl_lock *l = container_of(first, pawl_lock, timer);
     heap_remove(&c->work, &l->timer);
-    int64_t left_ms = (c->earliest_ns - now) / NS_PER_MS;
-    int64_t question_ms = later(1, earlier(KEEPER_QUESTION_MS, left_ms));
+    int64_t question_ms = question_ms_locked(c, now);
     l->refs++;
     l->in_keeper = true;
     if (l->state == LOCK_PENDING) pending_locked(l, question_ms);
@@ -120,8 +126,8 @@ static void hub_locked(pawl_client *c) {
         return;
     }
     if (!c->hub_wanted || client_now(c) < c->hub_retry_ns || c->waiters.n == 0) return;
-    struct bk_until until = {.at_ns = earlier(c->earliest_ns, clock_after_ms(client_now(c), KEEPER_QUESTION_MS)),
-                             .cancel_fd = -1};
+    int64_t now = client_now(c);
+    struct bk_until until = {.at_ns = clock_after_ms(now, question_ms_locked(c, now)), .cancel_fd = -1};
     pthread_mutex_unlock(&c->mutex);
     enum bk_says says = c->be->hub_open(c->bk, until, &error);
     pthread_mutex_lock(&c->mutex);

@@ -159,6 +159,20 @@ static void end_idle_locked(pawl_client *c, struct lease *lease) {
     unuse_locked(lease);
 }
 
+static void tell_locked(struct lease *lease, int type, int code, const char *text) {
+    pawl_client *c = lease->client;
+    if (lease->own) {
+        observe(lease->own, type, code, text);
+        if (type == PAWL_RENEWED) event_lost_fd_locked(lease->own);
+        return;
+    }
+    for (pawl_lock *l = c->locks; l; l = l->next) {
+        if (l->lease != lease || l->state != LOCK_HELD) continue;
+        observe(l, type, code, text);
+        if (type == PAWL_RENEWED) event_lost_fd_locked(l);
+    }
+}
+
 /* Collects what is due, and what is due so soon that it may as well go with it. */
 static void collect_locked(pawl_client *c, struct batch *b) {
     int most = c->be->caps.renew_batch < BATCH_MAX ? c->be->caps.renew_batch : BATCH_MAX;
@@ -171,6 +185,10 @@ static void collect_locked(pawl_client *c, struct batch *b) {
         } else if (!lease->own && lease->users == 0) {
             end_idle_locked(c, lease);
         } else {
+            int64_t late_ns = now - lease->timer.at_ns;
+            if (late_ns > lease->life.ttl_ns / 3)
+                tell_locked(lease, PAWL_LATE, PAWL_OK,
+                            "the renewal begins late: this process gets too little processor time");
             heap_remove(&c->leases, &lease->timer);
             use_locked(lease);
             b->lives[b->n] = &lease->bk;
@@ -194,20 +212,6 @@ static void ask(pawl_client *c, struct batch *b, int64_t earliest_ns, pawl_error
     session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && error->code == PAWL_EUNREACHABLE));
     if (says != BK_YES)
         for (int i = 0; i < b->n; i++) b->says[i] = BK_UNKNOWN;
-}
-
-static void tell_locked(struct lease *lease, int type, int code, const char *text) {
-    pawl_client *c = lease->client;
-    if (lease->own) {
-        observe(lease->own, type, code, text);
-        if (type == PAWL_RENEWED) event_lost_fd_locked(lease->own);
-        return;
-    }
-    for (pawl_lock *l = c->locks; l; l = l->next) {
-        if (l->lease != lease || l->state != LOCK_HELD) continue;
-        observe(l, type, code, text);
-        if (type == PAWL_RENEWED) event_lost_fd_locked(l);
-    }
 }
 
 static void apply_locked(pawl_client *c, struct lease *lease, enum bk_says says, int64_t sent_ns, int64_t left_ms,

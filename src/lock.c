@@ -78,6 +78,7 @@ int lock_new(pawl_client *c, const char *name, const pawl_acquire_options *given
     l->user = user;
     l->is_try = o.wait_ms == 0;
     l->max_hold_ms = o.max_hold_ms;
+    l->cancel_fd = o.cancel_fd;
     l->max_until_ns = INT64_MAX;
     l->wake_fd = l->backend_fd = l->lost_fd = -1;
     int64_t ttl_ms = o.ttl_ms > 0 ? o.ttl_ms : c->options.ttl_ms;
@@ -189,6 +190,7 @@ void lock_held_locked(pawl_lock *l) {
     leave_waiters_locked(l);
     heap_remove(&c->work, &l->timer);
     if (l->lease->own) lease_plan_locked(l->lease);
+    event_lost_fd_locked(l);
     if (l->lease->state == LEASE_ENDED) lock_lose_locked(l, PAWL_ELOST, "its lease ended while it was granted");
     if (l->max_until_ns < INT64_MAX) {
         keeper_work_locked(l, l->max_until_ns);
@@ -303,9 +305,9 @@ static bool wants_queue_locked(pawl_lock *l) {
     if (l->is_try) return false;
     if (!c->be->caps.hub) return true;
     if (c->hub_ready) return true;
-    if (l->contact && !c->hub_wanted) { /* it is busy: have us told */
+    if (l->contact) { /* it is busy: have us told */
         c->hub_wanted = true;
-        keeper_want_locked(c, INT64_MIN);
+        keeper_want_locked(c, c->hub_retry_ns);
     }
     return false;
 }
@@ -330,6 +332,10 @@ static void give_back(pawl_lock *l, struct session *s, bool waits, bool holds, b
     l->keeps_session = waits;
     l->session = waits || holds ? s : NULL;
     if (waits) return;
+    if (broken) {
+        l->claim.pin = NULL;
+        l->backend_fd = -1;
+    }
     if (holds) {
         pthread_mutex_lock(&c->mutex);
         s->holds++;
