@@ -1,6 +1,7 @@
 /* cli.c: messages, durations, times and JSON strings, as every verb prints and reads them. */
 #include "cli.h"
 #include "clock.h"
+#include "pawl_guard.h"
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -21,7 +22,11 @@ int exit_code(int pawl_code) {
     case PAWL_EUNREACHABLE:
     case PAWL_EDENIED: return EXIT_UNREACHABLE;
     case PAWL_EUNSAFE:
-    case PAWL_EUNSUPPORTED: return EXIT_REFUSED;
+    case PAWL_EUNSUPPORTED:
+    case PAWL_GWRONGLOCK:
+    case PAWL_GDAMAGED:
+    case PAWL_GNOTOKEN: return EXIT_REFUSED;
+    case PAWL_GSTALE: return EXIT_STALE;
     default: return EXIT_FAILED;
     }
 }

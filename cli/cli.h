@@ -33,7 +33,7 @@ int cmd_guard(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 
-/* The exit code for a PAWL_E... code. */
+/* The exit code for a PAWL_E... or PAWL_G... code. */
 int exit_code(int pawl_code);
 
 /* How messages are printed; set by parse_options (options.h). */

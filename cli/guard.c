@@ -1,0 +1,296 @@
+/* guard.c: pawl guard: the resource side, for shells and for whoever has no binding. */
+#include "guard.h"
+#include "options.h"
+#include "token.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DATA_MAX (INT64_C(256) << 20)
+
+void describe_process(pid_t pid, const char *command, char *ret, size_t size) {
+    char path[64], name[64] = "a program", host[65] = "?";
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = command ? NULL : fopen(path, "re");
+    if (file && fgets(name, sizeof name, file)) name[strcspn(name, "\n")] = 0;
+    if (file) fclose(file);
+    if (command) {
+        const char *slash = strrchr(command, '/');
+        snprintf(name, sizeof name, "%s", slash ? slash + 1 : command);
+    }
+    gethostname(host, sizeof host - 1);
+    const struct passwd *user = getpwuid(geteuid());
+    snprintf(ret, size, "%s (pid %d, %s%s%s)", name, (int)pid, user ? user->pw_name : "", user ? "@" : "", host);
+}
+
+int open_guard(const char *url, const char *name, pawl_guard **ret) {
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_guard_options options = PAWL_GUARD_OPTIONS_INIT;
+    char by[256];
+    describe_process(getppid(), NULL, by, sizeof by);
+    options.by = by;
+    return pawl_guard_open(url, &options, ret, &error) ? complain_error(name, &error) : 0;
+}
+
+/* --- what the writing verbs share --- */
+
+struct writing {
+    const char *lock, *token, *by, *rule;
+    int64_t seq;
+    bool accept_jump;
+};
+
+/* put and exec; seal has no --seq. */
+#define WRITING_ROWS(w)                                                                                                \
+    {"lock", OPT_TEXT, &(w).lock}, {"token", OPT_TEXT, &(w).token}, {"by", OPT_TEXT, &(w).by},                         \
+        {"rule", OPT_TEXT, &(w).rule}, {"accept-jump", OPT_ON, &(w).accept_jump}, {                                    \
+        "seq", OPT_NUMBER, &(w).seq, 1, INT64_MAX                                                                      \
+    }
+#define WRITING_HELP                                                                                                   \
+    "  --lock NAME     the lock that protects the resource (PAWL_NAME, set by pawl run)\n"                             \
+    "  --token N       its fencing token (PAWL_TOKEN, set by pawl run)\n"                                              \
+    "  --by WORKER     who writes; else the program that runs pawl\n"                                                  \
+    "  --rule R        ge: token >= last (default), gt: once a grant, seq: with --seq; fixed by the first write\n"     \
+    "  --accept-jump   take a token that is more than a day ahead of the clock\n"
+#define WRITING_EXIT                                                                                                   \
+    "119 another lock's token, a damaged one, or none; 120 no access;\n"                                               \
+    "121 stale: a later holder was here; 124 others kept it locked; 125 usage.\n"
+
+/* 0, or the exit code after a complaint. */
+static int fill(const struct writing *w, const char *resource, pawl_guard_write *ret) {
+    static const char *const rules[] = {"ge", "gt", "seq"};
+    const char *token = w->token ? w->token : getenv("PAWL_TOKEN");
+    uint64_t number = 0;
+    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    write.resource = resource;
+    write.lock = w->lock ? w->lock : getenv("PAWL_NAME");
+    write.by = w->by;
+    write.seq = w->seq;
+    write.flags = w->accept_jump ? PAWL_GUARD_ACCEPT_JUMP : 0;
+    if (!write.lock) return complain(EXIT_FAILED, resource, "which lock? Give --lock, or use pawl run (PAWL_NAME)");
+    for (int i = 0; w->rule && !write.rule && i < 3; i++)
+        if (strcmp(rules[i], w->rule) == 0) write.rule = PAWL_RULE_GE + i;
+    if (w->rule && !write.rule) return complain(EXIT_FAILED, resource, "--rule %s: ge, gt or seq", w->rule);
+    if (token && *token && !token_parse(token, &number))
+        return complain(EXIT_REFUSED, resource, "damaged token '%s': a token is 1 to %" PRIu64 ". Nothing was changed.",
+                        token, (uint64_t)TOKEN_MAX);
+    write.token = (int64_t)number;
+    *ret = write;
+    return 0;
+}
+
+static int answer(int code, const char *resource, const pawl_error *error) {
+    if (code > PAWL_EINTERNAL) return complain(exit_code(code), resource, "%s", error->text); /* a refusal */
+    return code ? complain_error(resource, error) : 0;
+}
+
+/* All of stdin. */
+static int read_data(const char *resource, char **ret, size_t *ret_length) {
+    size_t size = 65536, used = 0;
+    char *data = malloc(size);
+    for (;;) {
+        if (used == size && size < DATA_MAX) {
+            char *more = realloc(data, size *= 2);
+            if (!more) break;
+            data = more;
+        }
+        ssize_t n = data ? read(0, data + used, size - used) : -1;
+        if (n < 0 && data && errno == EINTR) continue;
+        if (n == 0 && used < size) {
+            *ret = data;
+            *ret_length = used;
+            return 0;
+        }
+        if (n <= 0) break;
+        used += (size_t)n;
+    }
+    free(data);
+    return complain(EXIT_FAILED, resource, used >= DATA_MAX ? "more than 256 MiB of data" : "cannot read stdin");
+}
+
+/* --- verbs --- */
+
+static int guard_put(int argc, char **argv) {
+    struct writing w = {0};
+    const struct option_row rows[] = {WRITING_ROWS(w), {0}};
+    const struct verb verb = {.name = "guard put",
+                              .usage = "pawl guard put URL RESOURCE [options] < DATA\n\n"
+                                       "Replaces the data of RESOURCE with stdin, if the token is new enough.\n"
+                                       "URL is dir:DIRECTORY or sqlite:FILE.\n\n" WRITING_HELP
+                                       "  --seq N         rule seq: the number of this write, rising within a grant\n\n"
+                                       "Exit: 0 written; " WRITING_EXIT,
+                              .rows = rows,
+                              .mixed = true,
+                              .least = 2,
+                              .most = 2,
+                              .operands = "URL RESOURCE"};
+    struct common common = COMMON_INIT;
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
+    if (code >= 0) return code;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_guard_write write;
+    pawl_guard *guard;
+    char *data = NULL;
+    size_t length = 0;
+    if ((code = fill(&w, argv[2], &write)) || (code = open_guard(argv[1], argv[2], &guard))) return code;
+    if ((code = read_data(argv[2], &data, &length)) == 0) {
+        code = answer(pawl_guard_put(guard, &write, data, length, &error), argv[2], &error);
+        free(data);
+    }
+    pawl_guard_close(guard);
+    return code;
+}
+
+static int guard_seal(int argc, char **argv) {
+    struct writing w = {0};
+    const struct option_row rows[] = {
+        {"lock", OPT_TEXT, &w.lock}, {"token", OPT_TEXT, &w.token},           {"by", OPT_TEXT, &w.by},
+        {"rule", OPT_TEXT, &w.rule}, {"accept-jump", OPT_ON, &w.accept_jump}, {0}};
+    const struct verb verb = {
+        .name = "guard seal",
+        .usage = "pawl guard seal URL RESOURCE [options]\n\n"
+                 "Raises the mark of RESOURCE without a write: every earlier holder is refused from now on.\n"
+                 "pawl run --seal URL#RESOURCE does it before its command starts.\n\n" WRITING_HELP
+                 "\nExit: 0 sealed; " WRITING_EXIT,
+        .rows = rows,
+        .mixed = true,
+        .least = 2,
+        .most = 2,
+        .operands = "URL RESOURCE"};
+    struct common common = COMMON_INIT;
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
+    if (code >= 0) return code;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_guard_write write;
+    pawl_guard *guard;
+    if ((code = fill(&w, argv[2], &write)) || (code = open_guard(argv[1], argv[2], &guard))) return code;
+    code = answer(pawl_guard_seal(guard, &write, &error), argv[2], &error);
+    pawl_guard_close(guard);
+    return code;
+}
+
+static int guard_run(int argc, char **argv) {
+    struct writing w = {0};
+    const struct option_row rows[] = {WRITING_ROWS(w), {0}};
+    const struct verb verb = {
+        .name = "guard exec",
+        .usage =
+            "pawl guard exec URL RESOURCE [options] -- CMD [ARG...]\n\n"
+            "Checks the token, raises the mark, and runs CMD while every other writer of RESOURCE waits:\n"
+            "for a resource that is changed by other means. With sqlite:FILE, CMD must not write FILE.\n\n" WRITING_HELP
+            "  --seq N         rule seq: the number of this write, rising within a grant\n\n"
+            "Exit: that of CMD (126, 127: it cannot be run), or\n" WRITING_EXIT,
+        .rows = rows,
+        .mixed = true,
+        .least = 3,
+        .most = -1,
+        .operands = "URL RESOURCE -- CMD"};
+    struct common common = COMMON_INIT;
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
+    if (code >= 0) return code;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_guard_write write;
+    pawl_guard *guard;
+    if ((code = fill(&w, argv[2], &write)) || (code = open_guard(argv[1], argv[2], &guard))) return code;
+    if ((code = answer(pawl_guard_enter(guard, &write, &error), argv[2], &error)) == 0)
+        code = guard_exec(guard, argv[2], argv + 3);
+    pawl_guard_close(guard);
+    return code;
+}
+
+static int guard_install(int argc, char **argv) {
+    const char *rule = "ge";
+    const struct option_row rows[] = {{"rule", OPT_TEXT, &rule}, {0}};
+    const struct verb verb = {
+        .name = "guard install",
+        .usage = "pawl guard install URL [--rule ge|gt|seq]\n\n"
+                 "Prepares a set of resources and fixes the rule for those to come. Without it the first\n"
+                 "write prepares the set, with ge.\n\n"
+                 "Exit: 0 ready; 120 no access; 125 it was installed with another rule.\n",
+        .rows = rows,
+        .mixed = true,
+        .least = 1,
+        .most = 1,
+        .operands = "URL"};
+    struct common common = COMMON_INIT;
+    int n, code = parse_options(&verb, argc, argv, &common, &n), number = PAWL_RULE_DEFAULT;
+    if (code >= 0) return code;
+    for (int i = PAWL_RULE_GE; i <= PAWL_RULE_SEQ; i++)
+        if (strcmp(pawl_guard_rule_name(i), rule) == 0) number = i;
+    if (!number) return complain(EXIT_FAILED, NULL, "--rule %s: ge, gt or seq", rule);
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_guard *guard;
+    if ((code = open_guard(argv[1], NULL, &guard))) return code;
+    code = answer(pawl_guard_install(guard, number, &error), NULL, &error);
+    pawl_guard_close(guard);
+    return code;
+}
+
+static int guard_reset(int argc, char **argv) {
+    const char *to = NULL, *why = NULL, *by = NULL;
+    const struct option_row rows[] = {{"to", OPT_TEXT, &to}, {"why", OPT_TEXT, &why}, {"by", OPT_TEXT, &by}, {0}};
+    const struct verb verb = {
+        .name = "guard reset",
+        .usage = "pawl guard reset URL RESOURCE --to N --why TEXT [--by WHO]\n\n"
+                 "Sets the mark, lower or higher, after tokens were lost for good. Data, lock and rule stay.\n"
+                 "The reset is kept with its reason; pawl guard audit lists it.\n\n"
+                 "Exit: 0 done; 1 no such record; 120 no access; 124 others kept it locked; 125 usage.\n",
+        .rows = rows,
+        .mixed = true,
+        .least = 2,
+        .most = 2,
+        .operands = "URL RESOURCE"};
+    struct common common = COMMON_INIT;
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
+    if (code >= 0) return code;
+    uint64_t number;
+    if (!to || !why) return complain(EXIT_FAILED, argv[2], "guard reset wants --to N and --why TEXT");
+    if (!token_parse(to, &number))
+        return complain(EXIT_FAILED, argv[2], "--to %s: a token is 1 to %" PRIu64, to, (uint64_t)TOKEN_MAX);
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_guard *guard;
+    if ((code = open_guard(argv[1], argv[2], &guard))) return code;
+    code = pawl_guard_reset(guard, argv[2], (int64_t)number, by, why, &error);
+    code = code == PAWL_GNORECORD ? complain(1, argv[2], "%s", error.text) : answer(code, argv[2], &error);
+    pawl_guard_close(guard);
+    return code;
+}
+
+int cmd_guard(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } verbs[] = {{"put", guard_put},         {"get", cmd_guard_get},     {"seal", guard_seal},  {"exec", guard_run},
+                 {"install", guard_install}, {"audit", cmd_guard_audit}, {"reset", guard_reset}};
+    static const struct verb verb = {
+        .name = "guard",
+        .usage = "pawl guard put|seal|exec|get|audit|install|reset|test ...\n\n"
+                 "The resource's side of a fencing token: keeps the highest token beside the data, and refuses a lower "
+                 "one.\n\n"
+                 "  put URL RESOURCE < DATA          write, if the token is new enough\n"
+                 "  seal URL RESOURCE                refuse earlier holders from now on\n"
+                 "  exec URL RESOURCE -- CMD         run CMD while every other writer waits\n"
+                 "  get URL RESOURCE [--json]        the data, or all of the record\n"
+                 "  audit URL RESOURCE [--json]      the resets of the record\n"
+                 "  install URL [--rule ge|gt|seq]   prepare a set of resources\n"
+                 "  reset URL RESOURCE --to N --why TEXT\n"
+                 "  test URL | --exec PROGRAM        does this guard keep its promises?\n\n"
+                 "URL is dir:DIRECTORY or sqlite:FILE. pawl guard VERB --help tells the rest.\n",
+        .least = 1,
+        .most = -1,
+        .operands = "VERB"};
+    struct common common = COMMON_INIT;
+    struct nearest nearest = {.text = argc > 1 ? argv[1] : ""};
+    for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof *verbs; i++) {
+        if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].run(argc - 1, argv + 1);
+        nearest_offer(&nearest, verbs[i].name);
+    }
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
+    if (code >= 0) return code;
+    return complain(EXIT_FAILED, NULL, "guard: unknown verb '%s'%s%s%s (try: pawl guard --help)", argv[1],
+                    nearest.word ? "; did you mean '" : "", nearest.word ? nearest.word : "", nearest.word ? "'?" : "");
+}
