@@ -2,6 +2,7 @@
  * TERM comes: the binding for languages that can start a program. With -d the same loop runs in the background, behind
  * a handle (handle.h). One poll loop: the client's events, what its observer saw, signals, stdin, and `pawl release`.
  */
+#include "about.h"
 #include "clock.h"
 #include "handle.h"
 #include "options.h"
@@ -183,10 +184,13 @@ static void observe(const pawl_event *event, const char *name, void *data) {
 
 static void show_observed(struct hold *h) {
     pawl_event event;
+    char holder[256];
     while (recv(h->observed[0], &event, sizeof event, MSG_DONTWAIT) == sizeof event) {
         const char *what = event.type == PAWL_WAITING ? "waiting" : event.type == PAWL_DOUBT ? "doubt" : "doubt_over";
-        emit(h, what, event.code, event.text);
-        advise(h->name, "%s: %s", what, event.text);
+        if (event.type == PAWL_WAITING) about_describe(event.text, holder, sizeof holder);
+        const char *text = event.type == PAWL_WAITING ? holder : event.text;
+        emit(h, what, event.type == PAWL_WAITING ? 0 : event.code, text);
+        advise(h->name, "%s: %s", what, text);
     }
 }
 

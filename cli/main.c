@@ -18,6 +18,7 @@ static const struct row {
     {"release", cmd_release, "HANDLE", "end a hold -d"},
     {"who", cmd_who, "NAME", "who holds it, and who waits"},
     {"ls", cmd_ls, "", "all locks"},
+    {"token", cmd_token, "show|advance [URL]", "where the numbers of a service stand; lift them"},
     {"guard", cmd_guard, "put|get|seal|exec|...", "the resource side: refuse whoever lost the lock"},
     {"version", cmd_version, "", "what this is, and which services it can use"},
     {"help", cmd_help, "[VERB]", "this text, or that of a verb"},

@@ -300,6 +300,10 @@ int parse_options(const struct verb *verb, int argc, char **argv, struct common 
         return 0;
     }
     if (code < 0) code = check_operands(verb, argv, n);
+    if (code < 0 && verb->url_operand && n >= verb->url_operand) {
+        if (given.url) return bad(verb, "the URL is given twice");
+        given.url = argv[verb->url_operand];
+    }
     if (code < 0) code = settle(verb, common, &given);
     if (code < 0) *ret_operands = n;
     return code;

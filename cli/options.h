@@ -47,6 +47,7 @@ struct verb {
     bool mixed;           /* options may stand behind operands; else everything behind the first is left alone */
     int least, most;      /* operands; most < 0: any number */
     const char *operands; /* for the message: "NAME" */
+    int url_operand;      /* the operand that may be there instead of -u; 0: none */
 };
 
 /* Compacts argv: afterwards argv[1 .. *ret_operands] are the operands ("--" in front of the first is gone).

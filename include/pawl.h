@@ -140,6 +140,19 @@ typedef int pawl_entry_fn(const pawl_entry *entry, void *data); /* not zero stop
 
 /* Holders and waiters of one name, or of all (NULL). Never blocks a lock. */
 int pawl_inspect(pawl_client *client, const char *name, int64_t wait_ms, pawl_entry_fn *fn, void *data, pawl_error *error);
+/* Where the token numbers of a service stand, and lifting them: needed when locks move to a service that was used before,
+ * or that was restored while clocks were wrong. Numbers are microseconds since 1970 used as a counter. */
+typedef struct {
+    size_t size;
+    int64_t last, since;             /* the last number given, and where the count began; 0: none yet */
+    int64_t clock_us;                /* the service's clock, microseconds since 1970 */
+    char stored[96], answering[96];  /* identity kept beside the numbers, and the one that answers; "" if there is none */
+} pawl_tokens;
+#define PAWL_TOKENS_INIT { sizeof(pawl_tokens), 0, 0, 0, "", "" }
+int pawl_tokens_show(pawl_client *client, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
+/* Every later token is above `to` (0: no such wish), above the service's clock, and above all before by a leap. */
+int pawl_tokens_advance(pawl_client *client, int64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
+
 /* What the promises are here, as JSON; returns PAWL_EINVALID if size is too small. */
 int pawl_guarantees(pawl_client *client, char *json, size_t size, pawl_error *error);
 

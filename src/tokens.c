@@ -1,0 +1,42 @@
+/* tokens.c: where the numbers of a service stand, and lifting them: one question each, on a borrowed session. */
+#include "client.h"
+#include "clock.h"
+#include "export.h"
+#include "token.h"
+#include <stdio.h>
+#include <string.h>
+
+static int ask(pawl_client *c, bool advance, uint64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error) {
+    struct session *s;
+    struct bk_tokens answer = {0};
+    pawl_error own = PAWL_ERROR_INIT;
+    int code = client_enter(c, error);
+    if (code) return code;
+    int64_t patience_ms = wait_ms > 0 ? wait_ms : QUESTION_MS;
+    const struct bk_until until = {.at_ns = clock_after_ms(client_now(c), patience_ms), .cancel_fd = -1};
+    code = session_borrow(c, SESSION_ANY, until, &s, error);
+    if (code) return code;
+    enum bk_says says = c->be->tokens(s->bk, advance, to, until, &answer, &own);
+    session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE));
+    if (says != BK_YES) {
+        error_copy(error, &own);
+        return own.code ? own.code : PAWL_EUNREACHABLE;
+    }
+    pawl_tokens tokens = {sizeof tokens, (int64_t)answer.last, (int64_t)answer.since, answer.clock_us, "", ""};
+    snprintf(tokens.stored, sizeof tokens.stored, "%s", answer.stored);
+    snprintf(tokens.answering, sizeof tokens.answering, "%s", answer.answering);
+    size_t size = ret->size;
+    memcpy(ret, &tokens, size < sizeof tokens ? size : sizeof tokens);
+    ret->size = size;
+    return PAWL_OK;
+}
+
+PAWL_EXPORT int pawl_tokens_show(pawl_client *c, int64_t wait_ms, pawl_tokens *ret, pawl_error *error) {
+    return ask(c, false, 0, wait_ms, ret, error);
+}
+
+PAWL_EXPORT int pawl_tokens_advance(pawl_client *c, int64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error) {
+    if (to < 0 || (uint64_t)to > TOKEN_MAX)
+        return error_set(error, PAWL_EINVALID, NULL, "a token is a number from 1 to 2^53-1");
+    return ask(c, true, (uint64_t)to, wait_ms, ret, error);
+}
