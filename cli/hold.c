@@ -41,6 +41,8 @@ static const char usage[] =
     "Exit: 0 released; 119 refused; 120 unreachable; 122 lost; 123 busy; 124 waited too long; 125 failed;\n"
     "128+N ended by signal N before it was held.\n";
 
+#define INPUT_PATIENCE_NS (2 * NS_PER_S)
+
 struct hold {
     struct common common;
     pawl_acquire_options acquire;
@@ -55,6 +57,7 @@ struct hold {
     int starter_fd, listener, requester; /* detached: -1 where there is none (any more) */
     char handle[HANDLE_SIZE];
     struct hold_result result; /* of the last event */
+    int64_t input_from_ns;     /* stdin counts from here on, or from the first answer: "</dev/null" is no race */
     bool over, output_failed;
 };
 
@@ -131,6 +134,7 @@ static void lost(struct hold *h, const char *text) {
 static int granted(struct hold *h) {
     h->token = pawl_token(h->lock);
     h->held_since_ns = clock_now_ns();
+    h->input_from_ns = 0;
     emit(h, "held", 0, NULL);
     if (!h->detach) return 0;
     if (h->common.json) {
@@ -184,13 +188,16 @@ static void observe(const pawl_event *event, const char *name, void *data) {
 
 static void show_observed(struct hold *h) {
     pawl_event event;
-    char holder[256];
+    char holder[ABOUT_SIZE];
     while (recv(h->observed[0], &event, sizeof event, MSG_DONTWAIT) == sizeof event) {
         const char *what = event.type == PAWL_WAITING ? "waiting" : event.type == PAWL_DOUBT ? "doubt" : "doubt_over";
-        if (event.type == PAWL_WAITING) about_describe(event.text, holder, sizeof holder);
-        const char *text = event.type == PAWL_WAITING ? holder : event.text;
-        emit(h, what, event.type == PAWL_WAITING ? 0 : event.code, text);
-        advise(h->name, "%s: %s", what, text);
+        h->input_from_ns = 0;
+        if (event.type == PAWL_WAITING) {
+            about_describe(event.text, holder, sizeof holder);
+            snprintf(event.text, sizeof event.text, "held by %s", holder);
+        }
+        emit(h, what, event.type == PAWL_WAITING ? 0 : event.code, event.text);
+        advise(h->name, "%s: %s", what, event.text);
     }
 }
 
@@ -230,14 +237,17 @@ static void loop(struct hold *h) {
         failed(h, PAWL_EINTERNAL, "out of descriptors");
         return;
     }
+    h->input_from_ns = clock_now_ns() + INPUT_PATIENCE_NS;
     while (!h->over) {
+        int64_t now = clock_now_ns();
+        bool hear_input = now >= h->input_from_ns;
         struct pollfd p[N] = {
             {.fd = event_fd, .events = POLLIN},     {.fd = h->observed[0], .events = POLLIN},
-            {.fd = h->signal_fd, .events = POLLIN}, {.fd = h->input_fd, .events = POLLIN},
+            {.fd = h->signal_fd, .events = POLLIN}, {.fd = hear_input ? h->input_fd : -1, .events = POLLIN},
             {.fd = h->starter_fd, .events = 0}, /* POLLERR: it went away */
             {.fd = h->listener, .events = POLLIN},
         };
-        if (poll(p, N, -1) < 0) continue;
+        if (poll(p, N, clock_poll_ms(now, hear_input ? INT64_MAX : h->input_from_ns)) < 0) continue;
         show_observed(h);
         if (p[EVENTS].revents) take_events(h);
         if (!h->over && p[SIGNAL].revents) take_signal(h);

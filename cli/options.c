@@ -3,9 +3,11 @@
 #include "config.h"
 #include "url.h"
 #include <inttypes.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the common options point at while parsing; what was not given is filled from the configuration. */
 struct given {
@@ -181,9 +183,19 @@ static int parse_all(const struct parser *parser, int argc, char **argv, int *re
 
 /* --- what follows --- */
 
+/* "file:" with the directory that it stands for; NULL: out of memory. */
+static char *shown_default(void) {
+    char *shown;
+    const struct passwd *entry = geteuid() == 0 ? NULL : getpwuid(geteuid());
+    if (geteuid() == 0) return strdup("file:/var/lib/pawl");
+    if (!entry) return strdup("file:");
+    return asprintf(&shown, "file:%s/.local/state/pawl", entry->pw_dir) < 0 ? NULL : shown;
+}
+
 char *shown_url(const char *url) {
     struct url *parsed;
     char *shown;
+    if (strcmp(url, "file:") == 0) return shown_default();
     if (url_parse(url, &parsed, NULL)) { /* no way to tell what is secret */
         const char *authority = strstr(url, "://");
         if (!authority || !strchr(url, '@')) return strdup(url);
@@ -197,7 +209,7 @@ char *shown_url(const char *url) {
 /* Overwrites text, which stands where ps can see it, with its shown form; NULL if there was no secret, else a copy. */
 static char *hide(char *text) {
     char *shown = shown_url(text), *copy = NULL;
-    if (shown && strcmp(shown, text) != 0 && (copy = strdup(text))) {
+    if (shown && strstr(shown, "***") && strcmp(shown, text) != 0 && (copy = strdup(text))) {
         size_t length = strlen(text);
         explicit_bzero(text, length);
         strncpy(text, shown, length);

@@ -60,6 +60,6 @@ void common_options(const struct common *common, pawl_options *ret);
 int open_client(const struct common *common, const char *name, pawl_client **ret);
 /* The same with options that began as common_options: an observer, a margin. */
 int open_client_with(const struct common *common, const pawl_options *options, const char *name, pawl_client **ret);
-/* The settled URL without its secrets; to be freed. */
+/* A URL for people: without its secrets, and file: with its directory; to be freed. */
 char *shown_url(const char *url);
 #endif
