@@ -147,7 +147,7 @@ PAWL_EXPORT int pawl_release(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     if (held && lock_safe_until(l) <= client_now(c)) observe(l, PAWL_LOST, PAWL_ELOST, "released after its deadline");
     if (was != LOCK_PENDING && wait_ms > 0 && l->granted) {
         code = release_now(l, wait_ms, error);
-        over = code == PAWL_OK || code == PAWL_ELOST;
+        over = (code == PAWL_OK || code == PAWL_ELOST) && client_now(c) >= l->in_flight_until_ns;
     }
     if (was == LOCK_LOST)
         code = error_set(error, PAWL_ELOST, NULL, "the lock was lost%s%s", why ? ": " : "", why ? why : "");

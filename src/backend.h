@@ -110,7 +110,8 @@ struct backend {
      * safe: a repeat of what was granted says YES with what is left now. ret_busy is filled on NO. */
     enum bk_says (*take)(struct bk_session *, struct bk_claim *, bool queue, struct bk_until, struct bk_grant *ret,
                          struct bk_busy *ret_busy, pawl_error *);
-    /* Undo and leave. YES: nothing of the claim is there; what was handed to it was handed on. */
+    /* Undo and leave; what was handed to the claim is handed on. YES: it was there and is gone; NO: nothing was there.
+     */
     enum bk_says (*forget)(struct bk_session *, struct bk_claim *, struct bk_until, pawl_error *);
     /* For each grant YES: it was ours and is free; NO: it was not ours any more. A grant is still to be ended. */
     enum bk_says (*release)(struct bk_session *, struct bk_grant *const[], int n, struct bk_until, enum bk_says ret[],

@@ -275,6 +275,7 @@ static int begin_anew(pawl_lock *l, pawl_error *error) {
     pthread_mutex_unlock(&c->mutex);
     if (!attached) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     l->dirty = false;
+    l->in_flight_until_ns = 0;
     l->ask_at_ns = now;
     return STEP_WAIT;
 }
@@ -374,7 +375,10 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
     l->last_sent_ns = client_now(c);
     if (code == PAWL_OK) says = c->be->take(s->bk, &l->claim, queue, until, &l->grant, &b, &own);
     bool broken = says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE);
-    if (says == BK_UNKNOWN) l->dirty = true;
+    if (says == BK_UNKNOWN) {
+        l->dirty = true;
+        l->in_flight_until_ns = clock_after_ms(client_now(c), l->claim.ttl_ms);
+    }
     if (says == BK_YES) {
         l->granted = l->dirty = true;
         l->grant.claim = &l->claim;
@@ -440,9 +444,10 @@ bool lock_end_step(pawl_lock *l, int64_t question_ms, pawl_error *error) {
     pawl_client *c = l->client;
     if (!l->granted && !l->dirty) return true;
     int64_t now = client_now(c);
-    if (lock_undo(l, (struct bk_until){.at_ns = clock_after_ms(now, question_ms), .cancel_fd = -1}, error) <= BK_NO)
-        return true;
+    enum bk_says says =
+        lock_undo(l, (struct bk_until){.at_ns = clock_after_ms(now, question_ms), .cancel_fd = -1}, error);
     now = client_now(c);
+    if (says <= BK_NO && now >= l->in_flight_until_ns) return true;
     /* What may still be there ends by itself one ttl after the last question that could have made or kept it; what
      * hangs on a shared lease ends with that. */
     pthread_mutex_lock(&c->mutex);

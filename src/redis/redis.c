@@ -150,7 +150,9 @@ static enum bk_says redis_forget(struct bk_session *s, struct bk_claim *c, struc
     arg(&a, q.owner, OWNER_CHARS);
     arg_run_ms(s, &a, &q);
     arg_text(&a, about_of(c));
-    return call_script(s, &script_release, &a, 3, until, &reply, error);
+    enum bk_says says = call_script(s, &script_release, &a, 3, until, &reply, error);
+    if (says != BK_YES) return says;
+    return reply->type == REDIS_REPLY_INTEGER && reply->integer ? BK_YES : BK_NO;
 }
 
 static void add_release(struct bk_session *s, const struct bk_grant *g, bool text) {

@@ -122,7 +122,7 @@ bool party_await(struct suite *suite, struct party *party) {
 
 void party_forget(struct suite *suite, struct party *party) {
     pawl_error error = PAWL_ERROR_INIT;
-    assert_true(yes(suite->backend->forget(claim_session(party), &party->claim, soon(), &error), "forget", &error));
+    yes(suite->backend->forget(claim_session(party), &party->claim, soon(), &error), "forget", &error); /* NO is an answer too */
     end_grant(suite, party);
 }
 
