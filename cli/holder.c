@@ -99,6 +99,7 @@ static bool take(struct holder *h) {
     pawl_error error = PAWL_ERROR_INIT;
     int64_t began = clock_now_ns();
     common_options(&h->run->options.common, &options);
+    if (h->run->seal) options.for_correctness = 0; /* the guard stands in for what the service cannot promise */
     options.observe = holder_observe;
     options.observe_data = h;
     how.wait_ms = h->run->options.wait_ms;
@@ -114,6 +115,16 @@ static bool take(struct holder *h) {
     }
     h->granted_ns = clock_now_ns();
     h->shared->result.waited_ms = (h->granted_ns - began) / NS_PER_MS;
+    if (code) not_taken(h, code, &error);
+    return code == PAWL_OK;
+}
+
+/* The resource learns the token before the command can run; if it refuses, the lock goes back. */
+static bool seal(struct holder *h) {
+    pawl_error error = PAWL_ERROR_INIT;
+    const struct run_options *options = &h->run->options;
+    if (!h->run->seal) return true;
+    int code = seal_raise(h->run->seal, pawl_token(h->lock), h->child.pid, options->command[0], &error);
     if (code) not_taken(h, code, &error);
     return code == PAWL_OK;
 }
@@ -428,7 +439,7 @@ _Noreturn void holder_main(struct run *run, int sock) {
         .run = run, .shared = run->shared, .sock = sock, .lost_fd = -1, .timer_fd = -1, .max_hold_ns = INT64_MAX};
     h.shared->result.status = -1;
     set_up(&h);
-    if (!take(&h)) finish(&h);
+    if (!take(&h) || !seal(&h)) finish(&h);
     if (run->options.max_hold_ms) h.max_hold_ns = clock_after_ms(h.granted_ns, run->options.max_hold_ms);
     if (start_command(&h)) {
         open_timers(&h);

@@ -1,6 +1,7 @@
 /* receipt.c: --receipt FILE: one JSON line appended for every outcome, whatever it is. The file is opened before
  * anything else happens, so that a command never runs without the receipt that was asked for; the line is one write. */
 #include "clock.h"
+#include "pawl_guard.h"
 #include "run.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,10 @@ static const char *outcome_word(const struct run_result *result) {
     case PAWL_EUNREACHABLE:
     case PAWL_EDENIED: return "unreachable";
     case PAWL_EUNSAFE:
-    case PAWL_EUNSUPPORTED: return "refused";
+    case PAWL_EUNSUPPORTED:
+    case PAWL_GSTALE:
+    case PAWL_GWRONGLOCK:
+    case PAWL_GDAMAGED: return "refused"; /* G: by the guard of --seal */
     default: return "error";
     }
 }

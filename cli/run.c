@@ -22,6 +22,7 @@ static const char usage[] =
     "      --max-hold DUR        end CMD after so long\n"
     "      --repeat              again and again: after CMD ended, or the lock was lost\n"
     "      --receipt FILE        append one line of JSON for every outcome; ask the service at the end\n"
+    "      --seal GUARD#RESOURCE tell the resource of the new token before CMD starts (pawl guard --help)\n"
     "      --for correctness     refuse a service that may grant a lock twice; ask it at the end\n"
     "      --label TEXT          shown to others by pawl who\n"
     "  -v, -q, --log text|json   more, fewer, or machine-readable messages\n"
@@ -79,6 +80,7 @@ static int parse(int argc, char **argv, struct run_options *options) {
                                       {"max-hold", OPT_DURATION, &options->max_hold_ms, 1, 0},
                                       {"repeat", OPT_ON, &options->repeat, 0, 0},
                                       {"receipt", OPT_TEXT, &options->receipt, 0, 0},
+                                      {"seal", OPT_TEXT, &options->seal, 0, 0},
                                       {0}};
     const struct verb verb = {.name = "run",
                               .usage = usage,
@@ -112,6 +114,9 @@ int cmd_run(int argc, char **argv) {
     run.stderr_terminal = isatty(2);
     code = refuse_nested(&run.options);
     if (!code) code = settle_times(&run);
+    if (!code && run.options.seal) code = seal_open(run.options.seal, run.options.name, &run.seal);
     if (!code) code = receipt_open(&run);
-    return code ? code : front_run(&run);
+    if (!code) code = front_run(&run);
+    seal_close(run.seal);
+    return code;
 }

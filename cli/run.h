@@ -9,6 +9,7 @@
 #ifndef PAWL_CLI_RUN_H
 #define PAWL_CLI_RUN_H
 #include "options.h"
+#include "seal.h"
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/types.h>
@@ -20,7 +21,7 @@ struct run_options {
     int64_t wait_ms, grace_ms, hold_at_least_ms, max_hold_ms; /* grace_ms -1: not said; max_hold_ms 0: none */
     int conflict_code;                                        /* -1: not said */
     bool shared, kill_at_once, repeat;
-    const char *receipt;
+    const char *receipt, *seal; /* NULL: none */
 };
 
 enum run_phase {
@@ -81,7 +82,8 @@ struct run {
     sigset_t mask;    /* as found */
     sigset_t ignored; /* as found */
     pid_t front;
-    int receipt_fd; /* -1: none */
+    int receipt_fd;    /* -1: none */
+    struct seal *seal; /* NULL: none */
 };
 
 /* Messages between front and holder: one byte, and SCM_RIGHTS with HELD. */

@@ -1,5 +1,6 @@
 #include "seal.h"
 #include "guard.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,17 +27,20 @@ int seal_open(const char *text, const char *name, struct seal **ret) {
     return code;
 }
 
-int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command) {
+int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command, pawl_error *error) {
     char by[256];
-    describe_process(worker, command, by, sizeof by);
-    pawl_error error = PAWL_ERROR_INIT;
+    pawl_error said = PAWL_ERROR_INIT;
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    describe_process(worker, command, by, sizeof by);
     write.resource = seal->resource;
     write.lock = seal->name;
     write.token = token;
     write.by = by;
-    if (pawl_guard_seal(seal->guard, &write, &error) == PAWL_OK) return 0;
-    return complain(exit_code(error.code), seal->name, "cannot seal '%s': %s", seal->resource, error.text);
+    int code = pawl_guard_seal(seal->guard, &write, &said);
+    if (code == PAWL_OK) return code;
+    *error = said;
+    snprintf(error->text, sizeof error->text, "cannot seal '%.160s': %.330s", seal->resource, said.text);
+    return code == PAWL_ETIMEOUT ? PAWL_EUNREACHABLE : code; /* the lock itself was not busy */
 }
 
 void seal_close(struct seal *seal) {

@@ -2,6 +2,7 @@
  * earlier holder is refused although the new one has not written yet. */
 #ifndef PAWL_SEAL_H
 #define PAWL_SEAL_H
+#include "pawl.h"
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -10,9 +11,9 @@ struct seal;
 /* "sqlite:bank.db#balance"; without '#' the resource has the lock's name. Opens no file. Returns 0, or the exit code,
  * with the complaint printed under `name`. */
 int seal_open(const char *text, const char *name, struct seal **ret);
-/* Raises the mark of the resource in the name of the process `worker`, which will run `command`; durable when it
- * returns 0. Else the exit code (121 stale, 119 refused otherwise, 120 no access), with the complaint printed: the
- * caller gives the lock back and starts nothing. */
-int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command);
+/* Raises the mark of the resource in the name of the process `worker`, which will run `command`. PAWL_OK: it is
+ * durable. Else the lock is to be given back, and nothing is started: PAWL_G..., PAWL_E..., with the reason in *error.
+ */
+int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command, pawl_error *error);
 void seal_close(struct seal *seal); /* NULL is allowed */
 #endif

@@ -4,6 +4,7 @@ load helper
 setup() {
     pawl_setup
     export PAWL_NAME=acct bin=${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}
+    mkdir -p "${PAWL_URL#file:}"
     kinds=("dir:$BATS_TEST_TMPDIR/bank" "sqlite:$BATS_TEST_TMPDIR/bank.db")
 }
 
@@ -178,4 +179,34 @@ put() {
         in_output "pawl guard $verb URL"
         while IFS= read -r line; do [ "${#line}" -le 110 ]; done <<<"$output"
     done
+}
+
+@test "run --seal: the resource knows the token before the command starts" {
+    for url in "${kinds[@]}"; do
+        put "$url" 7 old
+        run -0 pawl run --seal "$url#balance" acct -- sh -c '"$0" guard get "$1" balance --json' "$bin" "$url"
+        token=$(jq -r .token <<<"$output")
+        [ "$token" -gt 7 ]
+        [ "$(jq -r .data <<<"$output")" = old ]
+        [[ $(jq -r .by <<<"$output") == "sh (pid "* ]]
+        run -121 put "$url" 7 zombie
+        run -0 pawl run --seal "$url#balance" acct -- sh -c 'printf new | "$0" guard put "$1" balance' "$bin" "$url"
+        [ "$(pawl guard get "$url" balance)" = new ]
+    done
+}
+
+@test "run --seal: a refusal gives the lock back and starts nothing; the resource is named after the lock" {
+    for url in "${kinds[@]}"; do
+        printf x | pawl guard put "$url" acct --token 9007199254740000 --accept-jump
+        run --separate-stderr -121 pawl run --seal "$url" --receipt "$BATS_TEST_TMPDIR/receipt" acct -- touch "$BATS_TEST_TMPDIR/ran"
+        in_stderr "pawl: acct: cannot seal 'acct': stale token"
+        [ ! -e "$BATS_TEST_TMPDIR/ran" ]
+        [ "$(tail -n1 "$BATS_TEST_TMPDIR/receipt" | jq -c '[.outcome, .exit]')" = '["refused",121]' ]
+        run -1 --separate-stderr pawl who acct
+        run --separate-stderr -119 pawl run --seal "$url#acct" other -- touch "$BATS_TEST_TMPDIR/ran"
+        in_stderr "wrong lock"
+        [ ! -e "$BATS_TEST_TMPDIR/ran" ]
+    done
+    run --separate-stderr -125 pawl run --seal nothing:x acct -- true
+    run --separate-stderr -125 pawl run --seal "dir:$BATS_TEST_TMPDIR/x#" acct -- true
 }
