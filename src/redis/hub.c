@@ -3,7 +3,7 @@
  * that was not told looks by itself in the end. hub_fd is an epoll descriptor over the socket, a timer for the looks,
  * and an eventfd by which a session says that it was connected to another server than this. */
 #include "clock.h"
-#include "redis.h"
+#include "dial.h"
 #include "verdict.h"
 #include <ctype.h>
 #include <errno.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -21,9 +22,23 @@ struct look {
 struct hub {
     struct wire wire;
     int epoll_fd, timer_fd;
+    uint64_t server;    /* as bk->dialled */
     struct look *looks; /* in no order: there are as many as locks that this client is the second to wait for */
     size_t n, size;
 };
+
+/* FNV-1a; 0 is kept for "none yet". */
+static uint64_t hash(const char *run_id) {
+    uint64_t h = UINT64_C(14695981039346656037);
+    for (; *run_id; run_id++) h = (h ^ (unsigned char)*run_id) * UINT64_C(1099511628211);
+    return h ? h : 1;
+}
+
+void hub_agree(struct bk *bk, const char *run_id) {
+    uint64_t server = hash(run_id);
+    int kick_fd = bk->kick_fd;
+    if (atomic_exchange(&bk->dialled, server) != server && kick_fd >= 0) eventfd_write(kick_fd, 1);
+}
 
 static bool watch_fd(struct hub *h, int fd) {
     struct epoll_event event = {.events = EPOLLIN};
@@ -59,6 +74,7 @@ static enum bk_says subscribe(struct bk *bk, struct hub *h, struct bk_until unti
 
 enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
     struct hub *h = calloc(1, sizeof *h);
+    struct watch watch = {.wire.fd = -1};
     char run_id[41];
     if (!h) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
@@ -68,10 +84,13 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
     h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     h->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     enum bk_says says = BK_FAULT;
-    if (h->epoll_fd < 0 || h->timer_fd < 0) error_errno(error, PAWL_EINTERNAL, NULL, "cannot make descriptors");
-    else says = dial(bk, until, &h->wire, run_id, error);
+    if (bk->kick_fd < 0) bk->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (h->epoll_fd < 0 || h->timer_fd < 0 || bk->kick_fd < 0)
+        error_errno(error, PAWL_EINTERNAL, NULL, "cannot make descriptors");
+    else says = dial(bk, until, &h->wire, run_id, &watch, error);
+    watch_end(&watch, false);
     if (says == BK_YES) says = subscribe(bk, h, until, error);
-    if (says == BK_YES && (!watch_fd(h, h->wire.fd) || !watch_fd(h, h->timer_fd))) {
+    if (says == BK_YES && (!watch_fd(h, h->wire.fd) || !watch_fd(h, h->timer_fd) || !watch_fd(h, bk->kick_fd))) {
         error_errno(error, PAWL_EINTERNAL, NULL, "cannot watch descriptors");
         says = BK_FAULT;
     }
@@ -80,6 +99,7 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
         return says;
     }
     hub_close(bk, false);
+    h->server = hash(run_id);
     bk->hub = h;
     return BK_YES;
 }
@@ -173,7 +193,13 @@ static void message(struct hub *h, const char *text, bk_wake *wake, void *data) 
 
 enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error) {
     struct hub *h = bk->hub;
+    eventfd_t kicks;
     if (!h) return BK_YES;
+    if (eventfd_read(bk->kick_fd, &kicks) == 0 && bk->dialled != h->server) {
+        error_set(error, PAWL_EUNREACHABLE, h->wire.node, "%s is not the primary any more", h->wire.node);
+        hub_close(bk, false);
+        return BK_FAULT;
+    }
     due_looks(h, wake, data);
     for (;;) {
         AUTO_REPLY reply = NULL;

@@ -1,12 +1,13 @@
-#include "redis.h"
 #include "about.h"
 #include "clock.h"
+#include "dial.h"
 #include "module.h"
 #include "random.h"
 #include "verdict.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BATCH 100 /* lives in one renewal script: more gains nothing and makes everybody else wait */
 
@@ -96,6 +97,11 @@ static void arg_run_ms(struct bk_session *s, struct args *a, struct question *q)
 
 /* --- questions --- */
 
+/* With sentinels: whoever holds or waits hears of a new primary, although the old one still answers. */
+static enum bk_says still_primary(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    return s->watch ? watch_ask(&s->bk->place, s->watch, until, error) : BK_YES;
+}
+
 static void fill_busy(const redisReply *reply, struct bk_busy *ret) {
     int64_t left = reply->element[0]->integer, place = reply->element[1]->integer;
     const redisReply *value = reply->element[2];
@@ -125,7 +131,8 @@ static enum bk_says redis_take(struct bk_session *s, struct bk_claim *c, bool qu
     arg(&a, q.ttl, (size_t)snprintf(q.ttl, sizeof q.ttl, "%lld", (long long)c->ttl_ms));
     arg(&a, s->run_id, 40);
     if (queue) arg(&a, "1", 1);
-    enum bk_says says = call_script(s, &script_take, &a, 3, until, &reply, error);
+    enum bk_says says = queue ? still_primary(s, until, error) : BK_YES;
+    if (says == BK_YES) says = call_script(s, &script_take, &a, 3, until, &reply, error);
     if (says != BK_YES) return says;
     if (reply->type == REDIS_REPLY_STRING) {
         uint64_t token = strtoull(reply->str, NULL, 10);
@@ -252,6 +259,7 @@ static enum bk_says redis_renew(struct bk_session *s, struct bk_life *const live
         error_set(error, PAWL_EINTERNAL, s->wire.node, "out of memory");
         return BK_FAULT;
     }
+    says = still_primary(s, until, error);
     s->wire.verb = n == 1 ? "renewing" : "renewing locks, among them";
     for (int from = 0; from < n && says == BK_YES; from += BATCH) {
         s->wire.name = lives[from]->grant->claim->name;
@@ -300,6 +308,7 @@ static enum bk_says redis_open(const struct url *url, struct bk **ret, pawl_erro
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
+    atomic_init(&bk->kick_fd, -1);
     random_bytes(id, sizeof id);
     random_hex(id, sizeof id, bk->client_id);
     enum bk_says says = place_parse(url, &bk->place, error);
@@ -315,6 +324,7 @@ static enum bk_says redis_open(const struct url *url, struct bk **ret, pawl_erro
 
 static void redis_close(struct bk *bk, bool forked) {
     hub_close(bk, forked);
+    if (bk->kick_fd >= 0) close(bk->kick_fd);
     place_free(&bk->place);
     free(bk);
 }
@@ -326,14 +336,26 @@ static enum bk_says redis_connect(struct bk *bk, struct bk_until until, struct b
         return BK_FAULT;
     }
     s->bk = bk;
-    enum bk_says says = dial(bk, until, &s->wire, s->run_id, error);
-    if (says == BK_YES) *ret = s;
-    else free(s);
-    return says;
+    struct watch watch = {.wire.fd = -1};
+    enum bk_says says = BK_FAULT;
+    if (bk->place.master && !(s->watch = malloc(sizeof *s->watch)))
+        error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+    else says = dial(bk, until, &s->wire, s->run_id, &watch, error);
+    if (says != BK_YES) {
+        free(s->watch);
+        free(s);
+        return says;
+    }
+    if (s->watch) *s->watch = watch;
+    hub_agree(bk, s->run_id);
+    *ret = s;
+    return BK_YES;
 }
 
 static void redis_drop(struct bk_session *s, bool forked) {
     wire_close(&s->wire, forked);
+    if (s->watch) watch_end(s->watch, forked);
+    free(s->watch);
     free(s);
 }
 

@@ -17,13 +17,14 @@
 #define OWNER_CHARS 48
 
 struct hub;
+struct watch;
 struct bk {
     struct place place;
     char client_id[17]; /* 16 hex characters: the first of every owner value, and the hub's channel */
     char numbers[PREFIX_MAX + 4];
     struct hub *hub;          /* NULL: not open; the keeper's */
     _Atomic uint64_t dialled; /* which server the last session was made to (a hash of its run id); the hub must agree */
-    atomic_int kick_fd;       /* wakes the hub when it does not; -1: no hub */
+    atomic_int kick_fd;       /* wakes the hub when it does not; -1: there was no hub yet */
 };
 
 struct bk_session {
@@ -32,9 +33,6 @@ struct bk_session {
     char run_id[41];
     struct watch *watch; /* NULL without sentinels */
 };
-
-/* dial.c: a connection to the primary: authenticated, database selected, role and version checked. */
-enum bk_says dial(struct bk *bk, struct bk_until until, struct wire *ret, char ret_run_id[41], pawl_error *error);
 
 /* redis.c: one script call with the EVAL fall-back. `a` holds keys and arguments behind its first three places, which
  * are filled here. YES: *ret is a reply, and no error. */
@@ -52,6 +50,9 @@ bool value_is_ours(const char *value, size_t length);
 #define VALUE_ABOUT 78 /* where about begins; without the clock in a member of the queue, at 48 */
 
 /* hub.c */
+
+/* A session was made to the server with that run id: a hub that listens to another one closes itself. */
+void hub_agree(struct bk *bk, const char *run_id);
 enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);
 int hub_fd(struct bk *bk);
 enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error);

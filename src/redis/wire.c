@@ -73,6 +73,13 @@ void wire_add(struct wire *w, const struct args *a) {
     }
 }
 
+void wire_words(struct wire *w, const char *const words[]) {
+    struct args a;
+    a.n = 0;
+    for (; *words; words++) arg_text(&a, *words);
+    wire_add(w, &a);
+}
+
 static void complain(const struct wire *w, int code, pawl_error *error, const char *what) {
     const char *space = *w->name ? " '" : "", *quote = *w->name ? "'" : "";
     if (errno) error_errno(error, code, w->node, "%s: %s%s%s%s: %s", w->node, w->verb, space, w->name, quote, what);

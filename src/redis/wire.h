@@ -36,6 +36,7 @@ static inline void arg(struct args *a, const char *value, size_t length) {
 }
 void arg_text(struct args *a, const char *value);
 void wire_add(struct wire *w, const struct args *a);
+void wire_words(struct wire *w, const char *const words[]); /* ended by NULL */
 /* FAULT: nothing left us. UNKNOWN: a part may have. */
 enum bk_says wire_flush(struct wire *w, struct bk_until until, pawl_error *error);
 /* YES or UNKNOWN. An error reply is a reply. To be freed with freeReplyObject. */

@@ -1,5 +1,6 @@
 #include "server.h"
 #include "clock.h"
+#include "skew.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -83,7 +84,11 @@ static void child(const struct server *s, pid_t parent) {
     dup2(null, 0);
     dup2(log, 1);
     dup2(log, 2);
-    if (s->shim) setenv("LD_PRELOAD", s->shim, 1);
+    if (s->shim) {
+        snprintf(path, sizeof path, "%s/skew", s->dir);
+        setenv("PAWL_TEST_SKEW", path, 1);
+        setenv("LD_PRELOAD", s->shim, 1);
+    }
     execvp(s->argv[0], s->argv);
     dprintf(2, "cannot run %s: %s\n", s->argv[0], strerror(errno));
     _exit(127);
@@ -93,6 +98,7 @@ void server_run(struct server *s) {
     int64_t end = clock_after_ms(clock_now_ns(), 20000);
     pid_t parent = getpid();
     int status;
+    if (s->shim) skew_set(s, 0);
     s->pid = fork();
     if (s->pid < 0) die("fork: %s", strerror(errno));
     if (s->pid == 0) child(s, parent);
@@ -107,6 +113,16 @@ void server_run(struct server *s) {
         }
         poll(NULL, 0, 10);
     }
+}
+
+const char skew_library[] = SKEW_LIBRARY;
+
+void skew_set(const struct server *s, int64_t ms) {
+    char path[sizeof s->dir + 8];
+    snprintf(path, sizeof path, "%s/skew", s->dir);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || pwrite(fd, &ms, sizeof ms, 0) != sizeof ms) die("cannot write %s: %s", path, strerror(errno));
+    close(fd);
 }
 
 void server_kill(struct server *s, int signal) {

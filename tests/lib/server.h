@@ -14,7 +14,7 @@ struct server {
     int port;
     char dir[64];     /* under $TMPDIR or /tmp; removed by server_stop */
     char url[128];    /* what pawl -u takes */
-    const char *shim; /* a library to preload; set it before a restart (skew.h); NULL: none */
+    const char *shim; /* a library to preload, set before the start (skew.h); NULL: none */
     char *argv[SERVER_ARGS];
     bool (*ready)(const struct server *);
 };
@@ -32,7 +32,7 @@ void server_run(struct server *s);
 /* A blocking connection to 127.0.0.1:port with 2 s time limits, or -1. */
 int server_dial(int port);
 
-/* --- for tests --- */
+/* --- for tests; a struct server is all zeros (but shim) before its start --- */
 
 void server_kill(struct server *s,
                  int signal);          /* SIGSTOP, SIGCONT: sent only; others: also waited for, then pid is 0 */

@@ -74,7 +74,6 @@ static bool answers(const struct server *s) {
 }
 
 void server_start_redis(struct server *s, const char *const options[]) {
-    memset(s, 0, sizeof *s);
     server_make_dir(s, "redis");
     s->port = server_free_port();
     s->ready = answers;
@@ -91,7 +90,6 @@ void server_start_redis(struct server *s, const char *const options[]) {
 
 void server_start_sentinel(struct server *s, int port, const char *lines) {
     char path[96];
-    memset(s, 0, sizeof *s);
     server_make_dir(s, "sentinel");
     s->port = server_free_port();
     s->ready = answers;
