@@ -121,7 +121,9 @@ static int read_lines(FILE *in, const char *profile, struct section *into, bool 
             code = read_pair(into, wanted, at, line, secret);
         }
     }
-    wipe(text);
+    if (text)
+        explicit_bzero(text, size); /* all of it: an empty file leaves it without an end, a long line behind others */
+    free(text);
     return code;
 }
 

@@ -66,5 +66,5 @@ build() (
         meson configure "$dir" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
     fi
     printf '%s' "$*" >"$dir/options"
-    ninja -C "$dir" </dev/null >"$log" 2>&1 || { tail -n 200 "$log" >&2; exit 1; }
+    ninja --quiet -C "$dir" </dev/null >"$log" 2>&1 || { { grep -q '^FAILED' "$log" && sed -n '/^FAILED/,$p' "$log" || cat "$log"; } | head -n 200 >&2; exit 1; }
 )
