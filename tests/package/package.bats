@@ -15,6 +15,7 @@ setup_file() {
     [ -x "$PREFIX/bin/pawl" ]
     [ -x "$PREFIX/bin/pawl-lab" ]
     [ -f "$PREFIX/include/pawl.h" ]
+    [ -f "$PREFIX/include/pawl_guard.h" ]
     [ -L "$LIB/libpawl.so.0" ]
     [ -z "$(find "$ROOT" -name '*.a' -o -path '*internal*')" ]
 }
@@ -57,8 +58,8 @@ EOF
     ! grep -v '^pawl_[a-z_]*@@LIBPAWL_0$' <<<"$output"
 }
 
-@test "symbols: every function of pawl.h is there" {
-    sed -e 's,/\*.*\*/,,' -e /^typedef/d "$PREFIX/include/pawl.h" | grep -o '\bpawl_[a-z_]*(' | tr -d '(' | sort -u >"$BATS_TEST_TMPDIR/declared"
+@test "symbols: every function of the headers is there, and no other" {
+    sed -e 's,/\*.*\*/,,' -e /^typedef/d "$PREFIX"/include/pawl*.h | grep -o '\bpawl_[a-z_]*(' | tr -d '(' | sort -u >"$BATS_TEST_TMPDIR/declared"
     nm -D --defined-only "$LIB/libpawl.so.0" | sed -n 's/.* \(pawl_[a-z_]*\)@.*/\1/p' | sort -u >"$BATS_TEST_TMPDIR/exported"
     run diff "$BATS_TEST_TMPDIR/declared" "$BATS_TEST_TMPDIR/exported"
     echo "$output"
