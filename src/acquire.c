@@ -2,6 +2,7 @@
 #include "clock.h"
 #include "export.h"
 #include "lock.h"
+#include "process.h"
 #include "random.h"
 #include <errno.h>
 #include <poll.h>
@@ -171,7 +172,7 @@ PAWL_EXPORT int64_t pawl_token(const pawl_lock *l) { return l->granted ? (int64_
 PAWL_EXPORT const char *pawl_name(const pawl_lock *l) { return l->name; }
 
 PAWL_EXPORT int pawl_check(const pawl_lock *l) {
-    if (l->client->pid != getpid()) return PAWL_ELOST;
+    if (l->client->pid != process_id()) return PAWL_ELOST;
     int64_t until = lock_safe_until(l);
     return until == LIFE_ENDLESS || client_now(l->client) < until ? PAWL_OK : PAWL_ELOST;
 }

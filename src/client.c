@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "export.h"
 #include "lock.h"
+#include "process.h"
 #include "module.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ int client_new(const struct backend *be, struct bk *bk, struct url *url, const p
         url_free(url);
         return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     }
-    c->pid = getpid();
+    c->pid = process_id();
     c->be = be;
     c->bk = bk;
     c->url = url;
@@ -101,12 +102,12 @@ PAWL_EXPORT int pawl_open(const char *text, const pawl_options *given, pawl_clie
 }
 
 int client_enter(pawl_client *c, pawl_error *error) {
-    if (c->pid != getpid()) {
+    if (c->pid != process_id()) {
         if (c->started)
             return error_set(error, PAWL_EINVALID, NULL,
                              "this process was forked after the client was used: open a client of its own (and "
                              "pawl_forget this one)");
-        c->pid = getpid(); /* opened, then forked: nothing is shared yet */
+        c->pid = process_id(); /* opened, then forked: nothing is shared yet */
         about_self(c->label, c->about);
     }
     if (__atomic_load_n(&c->started, __ATOMIC_ACQUIRE)) return PAWL_OK;
@@ -163,7 +164,7 @@ static void free_client(pawl_client *c, bool forked) {
 
 PAWL_EXPORT void pawl_close(pawl_client *c) {
     if (!c) return;
-    if (c->pid != getpid() && c->started) {
+    if (c->pid != process_id() && c->started) {
         pawl_forget(c);
         return;
     }
@@ -173,7 +174,7 @@ PAWL_EXPORT void pawl_close(pawl_client *c) {
 }
 
 PAWL_EXPORT void pawl_forget(pawl_client *c) {
-    if (c) free_client(c, c->pid != getpid());
+    if (c) free_client(c, c->pid != process_id());
 }
 
 /* --- looking --- */

@@ -1,8 +1,9 @@
 #include "random.h"
+#include "process.h"
+#include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
-void random_bytes(void *ret, size_t size) {
+static void from_kernel(void *ret, size_t size) {
     unsigned char *at = ret;
     while (size > 0) {
         ssize_t n = getrandom(at, size, 0);
@@ -12,13 +13,32 @@ void random_bytes(void *ret, size_t size) {
     }
 }
 
+/* Owner values are small and many: fetched from the kernel by the hundred, used once. */
+void random_bytes(void *ret, size_t size) {
+    static _Thread_local unsigned char stock[512];
+    static _Thread_local size_t left;
+    static _Thread_local uint64_t stocked_by; /* process_nonce: a forked child must not hand out the same again */
+    if (size > sizeof stock) {
+        from_kernel(ret, size);
+        return;
+    }
+    if (left < size || stocked_by != process_nonce()) {
+        from_kernel(stock, sizeof stock);
+        left = sizeof stock;
+        stocked_by = process_nonce();
+    }
+    left -= size;
+    memcpy(ret, stock + left, size);
+    explicit_bzero(stock + left, size);
+}
+
 int64_t random_between(int64_t low, int64_t high) {
     static _Thread_local uint64_t state; /* xorshift64*, Vigna 2014 */
-    static _Thread_local pid_t seeded_by;
-    if (seeded_by != getpid()) {
+    static _Thread_local uint64_t seeded_by;
+    if (seeded_by != process_nonce()) {
         do random_bytes(&state, sizeof state);
         while (state == 0);
-        seeded_by = getpid();
+        seeded_by = process_nonce();
     }
     if (high <= low) return low;
     state ^= state >> 12;
