@@ -105,18 +105,21 @@ static int db_error(struct guard_store *store, const char *what, pawl_error *err
 
 /* With make, an absent file is created; without, PAWL_GNORECORD. Busy waits end at until_ns. */
 static int connect_to(struct guard_store *store, bool make, int64_t until_ns, pawl_error *error) {
-    if (!store->db) {
-        if (!make && access(store->path, F_OK) < 0 && errno == ENOENT) return PAWL_GNORECORD;
-        int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (make ? SQLITE_OPEN_CREATE : 0);
-        if (sqlite3_open_v2(store->path, &store->db, flags, NULL) != SQLITE_OK ||
-            sqlite3_exec(store->db, "PRAGMA synchronous = EXTRA", NULL, NULL, NULL) != SQLITE_OK) {
-            int code = db_error(store, "open", error);
-            disconnect(store);
-            return code;
-        }
-    }
     int wait_ms = clock_poll_ms(clock_now_ns(), until_ns);
-    sqlite3_busy_timeout(store->db, wait_ms < 0 ? INT_MAX : wait_ms);
+    if (wait_ms < 0) wait_ms = INT_MAX;
+    if (store->db) {
+        sqlite3_busy_timeout(store->db, wait_ms);
+        return PAWL_OK;
+    }
+    if (!make && access(store->path, F_OK) < 0 && errno == ENOENT) return PAWL_GNORECORD;
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (make ? SQLITE_OPEN_CREATE : 0);
+    if (sqlite3_open_v2(store->path, &store->db, flags, NULL) != SQLITE_OK ||
+        sqlite3_busy_timeout(store->db, wait_ms) != SQLITE_OK || /* the next one reads the file already */
+        sqlite3_exec(store->db, "PRAGMA synchronous = EXTRA", NULL, NULL, NULL) != SQLITE_OK) {
+        int code = db_error(store, "open", error);
+        disconnect(store);
+        return code;
+    }
     return PAWL_OK;
 }
 
