@@ -240,16 +240,18 @@ static int settle_url(const struct verb *verb, struct common *common, const char
     common->from = option ? "-u" : "PAWL_URL";
     const char *profile = common->url && *common->url == '@' ? common->url + 1 : NULL;
     if (profile && !*profile) return bad(verb, "a profile is @NAME");
-    int code = config_read(profile, config);
-    if (code) return code;
-    if (common->url && !profile) {
+    if (common->url && !profile) { /* at once: reading files takes time */
         if (strstr(common->url, ":***@") && strcmp(common->from, "PAWL_URL") == 0)
             return complain(EXIT_FAILED, NULL,
                             "PAWL_URL is %s: its password was kept from this process; use a profile of "
                             "pawl.conf(5)",
                             common->url);
-        return hide_secret(common, verb->name);
+        int code = hide_secret(common, verb->name);
+        if (code >= 0) return code;
     }
+    int code = config_read(profile, config);
+    if (code) return code;
+    if (common->url && !profile) return -1;
     common->url = config->url ? config->url : "file:";
     common->from = config->url ? config->file : "default";
     return -1;

@@ -129,7 +129,8 @@ static void print_whereabouts(const pawl_entry *e) {
     if (e->user || e->host) {
         fputs(comma, stdout);
         if (e->user) print_plain(stdout, e->user);
-        if (e->host) fputc('@', stdout), print_plain(stdout, e->host);
+        if (e->user && e->host) fputc('@', stdout);
+        if (e->host) print_plain(stdout, e->host);
         comma = ", ";
     }
     if (e->label) {

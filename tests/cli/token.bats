@@ -1,0 +1,47 @@
+# pawl token: where the numbers of a service stand, and lifting them.
+load helper
+setup() { pawl_setup; mkdir "$BATS_TEST_TMPDIR/locks"; }
+grant() { pawl hold n </dev/null | jq -r 'select(.event == "held").token'; }
+
+@test "show gives the last token, as text and as JSON" {
+    token=$(grant)
+    run --separate-stderr -0 pawl token show
+    [ "${lines[0]}" = "file:$BATS_TEST_TMPDIR/locks" ]
+    [[ ${lines[1]} =~ ^"  last      $token "\ +20[0-9-]+T[0-9:.]+Z$ ]]
+    run -0 pawl token show --json
+    jq -e --arg token "$token" '.last == $token and (.since | type) == "string" and .stored == .answering and
+        (.clock | endswith("Z"))' <<<"$output"
+}
+
+@test "the URL may be an operand, once" {
+    mkdir "$BATS_TEST_TMPDIR/other"
+    run -0 pawl token show "file:$BATS_TEST_TMPDIR/other"
+    [ "${lines[0]}" = "file:$BATS_TEST_TMPDIR/other" ]
+    run --separate-stderr -125 pawl token show -u file:a file:b
+    in_stderr "the URL is given twice"
+}
+
+@test "advance lifts above N, and above all before" {
+    before=$(grant)
+    to=$((before + 5000000000))
+    run -0 pawl token advance --to "$to" --json
+    [ "$(jq -r .last <<<"$output")" = "$to" ]
+    after=$(grant)
+    [ "$after" -gt "$to" ]
+    run -0 pawl token advance
+    [ "$(grant)" -gt $((after + 1048576)) ]
+}
+
+@test "mistakes are named" {
+    run --separate-stderr -125 pawl token
+    in_stderr "show or advance is missing"
+    run --separate-stderr -125 pawl token sho
+    in_stderr "'sho' is neither show nor advance"
+    run --separate-stderr -125 pawl token show --to 5
+    in_stderr "--to is for advance"
+    for bad in 0 -5 x 9007199254740992 99999999999999999999 1.5; do
+        run --separate-stderr -125 pawl token advance "--to=$bad"
+        in_stderr "--to '$bad': must be a number from 1 to 9007199254740991"
+    done
+    run --separate-stderr -120 pawl token show "file:$BATS_TEST_TMPDIR/nowhere"
+}
