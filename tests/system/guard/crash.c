@@ -7,6 +7,8 @@
  * are known too. Default: 50 writers, 2 rounds; PAWL_TEST_FULL=1: 20 rounds. */
 #include "pawl_guard.h"
 #include "powercut.h"
+#include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -34,6 +36,7 @@ struct shared {
     char why[800];
 };
 static struct shared *shared;
+static int told[2]; /* a pipe: one byte a step */
 
 static void raise_to(_Atomic int64_t *to, int64_t value) {
     int64_t was = atomic_load(to);
@@ -53,28 +56,27 @@ static void guard_url(char *ret, size_t size, const char *folder) {
 static void step(pawl_guard *guard, unsigned *seed, pid_t self) {
     char data[128];
     pawl_error error = PAWL_ERROR_INIT;
-    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    pawl_guard_write w = PAWL_GUARD_WRITE_INIT;
     int64_t before = atomic_load(&shared->accepted), top = before > BASE ? before : BASE;
-    write.resource = "acct/../1";
-    write.lock = "acct";
-    write.token = top + rand_r(seed) % 41 - 20;
+    w.resource = "acct/../1";
+    w.lock = "acct";
+    w.token = top + rand_r(seed) % 41 - 20;
     bool seal = rand_r(seed) % 8 == 0;
-    int length = snprintf(data, sizeof data, "token %ld, writer %d, %0*d", (long)write.token, (int)self,
-                          rand_r(seed) % 60 + 1, 0);
-    raise_to(&shared->tried, write.token);
-    int code =
-        seal ? pawl_guard_seal(guard, &write, &error) : pawl_guard_put(guard, &write, data, (size_t)length, &error);
+    int length =
+        snprintf(data, sizeof data, "token %ld, writer %d, %0*d", (long)w.token, (int)self, rand_r(seed) % 60 + 1, 0);
+    raise_to(&shared->tried, w.token);
+    int code = seal ? pawl_guard_seal(guard, &w, &error) : pawl_guard_put(guard, &w, data, (size_t)length, &error);
     int64_t tried = atomic_load(&shared->tried);
     if (code == PAWL_OK) {
-        if (write.token < before) violation("accepted %ld after %ld was%s", write.token, before, "");
-        raise_to(&shared->accepted, write.token);
-        if (!seal) raise_to(&shared->written, write.token);
+        if (w.token < before) violation("accepted %ld after %ld was%s", w.token, before, "");
+        raise_to(&shared->accepted, w.token);
+        if (!seal) raise_to(&shared->written, w.token);
     } else if (code == PAWL_GSTALE) {
         atomic_fetch_add(&shared->stale, 1);
-        if (write.token >= tried)
-            violation("%ld was stale, but none higher than %ld was tried%s", write.token, tried, "");
-    } else violation("token %ld: code %ld: %s", write.token, code, error.text);
+        if (w.token >= tried) violation("%ld was stale, but none higher than %ld was tried%s", w.token, tried, "");
+    } else violation("token %ld: code %ld: %s", w.token, code, error.text);
     atomic_fetch_add(&shared->steps, 1);
+    if (write(told[1], "", 1) < 0) _exit(1);
 }
 
 static pid_t start_writer(const char *url) {
@@ -87,14 +89,23 @@ static pid_t start_writer(const char *url) {
     for (unsigned seed = (unsigned)getpid();;) step(guard, &seed, getpid());
 }
 
+static void wait_steps(long n) {
+    char bytes[64];
+    while (n > 0 && !atomic_load(&shared->failed)) {
+        struct pollfd p = {.fd = told[0], .events = POLLIN};
+        if (poll(&p, 1, 60000) != 1) fail_msg("no step in a minute");
+        ssize_t got = read(told[0], bytes, n < 64 ? (size_t)n : 64);
+        if (got > 0) n -= got;
+    }
+}
+
 /* Writers run and are killed one by one, then all at once. */
 static void run_writers(const char *url, unsigned *seed) {
     pid_t pids[WRITERS];
+    assert_int_equal(pipe2(told, O_CLOEXEC), 0);
     for (int i = 0; i < WRITERS; i++) pids[i] = start_writer(url);
     for (int kills = 1; kills <= KILLS && !atomic_load(&shared->failed); kills++) {
-        time_t end = time(NULL) + 30;
-        while (atomic_load(&shared->steps) < kills * steps / KILLS && !atomic_load(&shared->failed) && time(NULL) < end)
-            usleep(200);
+        wait_steps(steps / KILLS);
         int victim = rand_r(seed) % WRITERS;
         kill(pids[victim], SIGKILL);
         waitpid(pids[victim], NULL, 0);
@@ -102,6 +113,8 @@ static void run_writers(const char *url, unsigned *seed) {
     }
     for (int i = 0; i < WRITERS; i++) kill(pids[i], SIGKILL);
     for (int i = 0; i < WRITERS; i++) waitpid(pids[i], NULL, 0);
+    close(told[0]);
+    close(told[1]);
 }
 
 /* The record, as it is in a tree; NULL and the reason when something that was accepted is not there. */
