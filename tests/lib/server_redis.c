@@ -81,8 +81,9 @@ void server_start_redis(struct server *s, const char *const options[]) {
     server_arg(s, "redis-server");
     server_arg(s, "--port");
     server_arg(s, "%d", s->port);
-    for (const char *const *o = (const char *const[]){"--bind", "127.0.0.1", "--save", "", "--dir", s->dir, NULL}; *o;
-         o++)
+    for (const char *const *o = (const char *const[]){"--bind", "127.0.0.1", "--save", "", "--dir", s->dir,
+                                                      "--repl-diskless-sync-delay", "0", NULL};
+         *o; o++)
         server_arg(s, "%s", *o);
     for (; options && *options; options++) server_arg(s, "%s", *options);
     server_run(s);

@@ -1,0 +1,302 @@
+/* redis_access.c: every way to a Redis that a URL can name (TLS, sockets, users, databases, several addresses), and the
+ * rights that are needed there: the documented line suffices, and one right less is said. */
+#include "probe.h"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct server server, other;
+
+static void command(const char *text) {
+    char *reply = server_redis(server.port, "%s", text);
+    if (!reply || *reply == '-') fail_msg("%s: %s", text, reply ? reply : "no answer");
+    free(reply);
+}
+
+static int setup(void **state) {
+    (void)state;
+    server_start_redis(&server, NULL);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    server_stop(&server);
+    return 0;
+}
+
+/* A full turn through that URL. */
+static void works(const char *url) {
+    struct probe p;
+    probe_ready(&p, "%s", url);
+    if (probe_take(&p, false) != BK_YES) fail_msg("%s: %s", url, p.error.text);
+    assert_int_equal(probe_renew(&p), BK_YES);
+    assert_int_equal(probe_release(&p), BK_YES);
+    probe_close(&p);
+}
+
+/* Connecting fails with that code, and says those words. */
+static void fails(const char *url, int code, const char *words) {
+    struct probe p;
+    probe_open(&p, "%s", url);
+    if (probe_connect(&p) != BK_FAULT || p.error.code != code || !strstr(p.error.text, words))
+        fail_msg("%s: code %d: %s", url, p.error.code, p.error.text);
+    probe_close(&p);
+}
+
+/* The URL itself is refused, and the culprit named. */
+static void refused(const char *text, const char *words) {
+    struct url *url;
+    struct bk *bk;
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(url_parse(text, &url, &error), PAWL_OK);
+    assert_int_equal(probe_backend->open(url, &bk, &error), BK_FAULT);
+    assert_int_equal(error.code, PAWL_EINVALID);
+    if (!strstr(error.text, words)) fail_msg("%s: %s", text, error.text);
+    url_free(url);
+}
+
+static char url[1024];
+#define URL(...) (snprintf(url, sizeof url, __VA_ARGS__), url)
+
+static void test_bad_urls(void **state) {
+    (void)state;
+    works(server.url);
+    refused("redis://h?frobnicate=1", "'frobnicate'");
+    refused("redis://h/x", "a database is a number");
+    refused("redis://h/1?db=2", "twice");
+    refused("redis://h?cacert=/x", "need TLS");
+    refused("redis:h", "redis://HOST");
+    refused("rediss://h?key=/x", "key needs cert");
+    refused("redis://ana@h", "without a password");
+    refused("redis+sentinel://h", "name the master");
+    refused("redis+sentinel://h/m?tls=maybe", "tls is yes or no");
+    refused("redis+sentinel://h/m?sentinel-user=u", "sentinel-password");
+    refused("redis+unix://host/x", "a socket is a path");
+    refused("redis+unix:", "a socket is a path");
+    char prefix[200] = "";
+    memset(prefix, 'x', 129);
+    refused(URL("redis://h?prefix=%s", prefix), "longer than 128");
+}
+
+static void test_database_and_prefix(void **state) {
+    (void)state;
+    struct probe p;
+    probe_ready(&p, "redis://127.0.0.1:%d/3?prefix=app:%%2a:", server.port);
+    probe_name(&p, "a{b}%c\nd e");
+    assert_int_equal(probe_take(&p, false), BK_YES);
+    char *keys = server_redis(server.port,
+                              "EVAL return(redis.call('SELECT','3')and(table.concat(redis.call('KEYS','*'),'|'))) 0");
+    assert_non_null(keys);
+    if (!strstr(keys, "app:*:a%7Bb%7D%25c%0Ad e") || !strstr(keys, "app:*:%n")) fail_msg("%s", keys);
+    free(keys);
+    probe_close(&p);
+    fails(URL("redis://127.0.0.1:%d/99", server.port), PAWL_EINVALID, "no such database");
+}
+
+static void test_unix_socket(void **state) {
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%.60s/../pawl-sock-%d", server.dir, (int)getpid());
+    const char *options[] = {"--unixsocket", path, NULL};
+    server_start_redis(&other, options);
+    works(URL("redis+unix://%s", path));
+    works(URL("redis+unix:%s?db=2&prefix=x:", path));
+    server_stop(&other);
+    unlink(path);
+    fails(URL("redis+unix://%s", path), PAWL_EUNREACHABLE, "cannot connect to");
+}
+
+static void test_several_addresses(void **state) {
+    (void)state;
+    server_start_redis(&other, NULL);
+    char *reply = server_redis(other.port, "REPLICAOF 127.0.0.1 %d", server.port);
+    free(reply);
+    int nobody = server_free_port();
+    works(URL("redis://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", nobody, other.port, server.port));
+    works(URL("redis://localhost:%d", server.port));
+    fails(URL("redis://127.0.0.1:%d,127.0.0.1:%d", nobody, other.port), PAWL_EUNREACHABLE, "is a replica of");
+    fails(URL("redis://no-such-host.invalid"), PAWL_EUNREACHABLE, "no-such-host.invalid");
+    server_stop(&other);
+}
+
+static void test_ipv6(void **state) {
+    (void)state;
+    const char *options[] = {"--bind", "127.0.0.1 -::1", NULL};
+    server_start_redis(&other, options);
+    struct probe p;
+    probe_open(&p, "redis://[::1]:%d", other.port);
+    bool no_ipv6 = probe_connect(&p) != BK_YES;
+    probe_close(&p);
+    if (!no_ipv6) works(URL("redis://[::1]:%d", other.port));
+    server_stop(&other);
+    if (no_ipv6) skip();
+}
+
+/* --- TLS --- */
+
+static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static bool run(const char *format, ...) {
+    char line[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    return system(line) == 0;
+}
+
+/* An authority, a server certificate for "lock.test" and 127.0.0.1, and a client certificate, in server.dir. */
+static bool make_certificates(void) {
+    const char *d = server.dir;
+    return run(
+        "cd %s && exec 2>/dev/null && "
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt "
+        "-subj /CN=authority -days 2 && "
+        "for n in server client; do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $n.key "
+        "-out $n.csr -subj /CN=$n || exit 1; done && "
+        "printf 'subjectAltName=DNS:lock.test,IP:127.0.0.1' >ext && "
+        "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 "
+        "-extfile ext && "
+        "openssl x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out client.crt -days 2",
+        d);
+}
+
+static void test_tls(void **state) {
+    (void)state;
+    char port[16], file[4][96];
+    const char *names[] = {"server.crt", "server.key", "ca.crt"};
+    assert_true(make_certificates());
+    for (int i = 0; i < 3; i++) snprintf(file[i], sizeof file[i], "%s/%s", server.dir, names[i]);
+    int tls_port = server_free_port();
+    snprintf(port, sizeof port, "%d", tls_port);
+    const char *options[] = {
+        "--tls-port", port, "--tls-cert-file", file[0], "--tls-key-file", file[1], "--tls-ca-cert-file", file[2], NULL};
+    server_start_redis(&other, options);
+    const char *d = server.dir;
+    works(URL("rediss://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/client.key", tls_port, d, d, d));
+    works(URL("rediss://localhost:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/client.key&server-name=lock.test",
+              tls_port, d, d, d));
+    fails(URL("rediss://localhost:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/client.key", tls_port, d, d, d),
+          PAWL_EDENIED, "was not accepted for 'localhost'");
+    fails(URL("rediss://127.0.0.1:%d?cert=%s/client.crt&key=%s/client.key", tls_port, d, d), PAWL_EDENIED,
+          "was not accepted");
+    fails(URL("rediss://127.0.0.1:%d?cacert=%s/none.crt", tls_port, d), PAWL_EINVALID, "authorities");
+    fails(URL("rediss://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/ca.key", tls_port, d, d), PAWL_EINVALID,
+          "client certificate");
+    struct probe p;
+    probe_open(&p, "rediss://127.0.0.1:%d?cacert=%s/ca.crt", tls_port, d); /* the server wants to see a certificate */
+    assert_int_equal(probe_connect(&p), BK_FAULT);
+    probe_close(&p);
+    fails(URL("redis://127.0.0.1:%d", tls_port), PAWL_EUNREACHABLE, "");
+    fails(URL("rediss://127.0.0.1:%d", other.port), PAWL_EUNREACHABLE, "TLS handshake");
+    server_stop(&other);
+}
+
+/* --- rights --- */
+
+#define RIGHTS                                                                                                         \
+    "+info +evalsha +eval +time +exists +get +getrange +set +setrange +del +pexpire +pttl +zadd +zrem +zrange +zrank " \
+    "+publish +subscribe +scan"
+
+static bool count(const struct bk_record *record, void *data) {
+    (void)record;
+    ++*(int *)data;
+    return true;
+}
+
+/* A whole life: taken, queued for, handed over, claimed, renewed, left, released, looked at. Ends at the first denial.
+ */
+static enum bk_says whole_life(pawl_error *ret) {
+    struct probe a, b;
+    int records = 0;
+    enum bk_says says = BK_FAULT;
+    probe_open(&a, "redis://app:pw@127.0.0.1:%d", server.port);
+    probe_open(&b, "redis://app:pw@127.0.0.1:%d", server.port);
+#define STEP(who, call)                                                                                                \
+    do {                                                                                                               \
+        if (says == BK_FAULT || says == BK_UNKNOWN) break;                                                             \
+        says = call;                                                                                                   \
+        error_copy(ret, &who.error);                                                                                   \
+    } while (0)
+    says = BK_YES;
+    STEP(a, probe_connect(&a));
+    STEP(b, probe_connect(&b));
+    STEP(b, probe_backend->hub_open(b.bk, probe_soon(3000), &b.error));
+    STEP(a, probe_take(&a, false));
+    STEP(a, probe_take(&a, false)); /* a repeat */
+    STEP(b, probe_take(&b, true));
+    STEP(a, probe_renew(&a));
+    STEP(a, probe_backend->records(a.session, NULL, count, &records, probe_soon(3000), &a.error));
+    STEP(a, probe_release(&a));
+    STEP(b, probe_take(&b, true));
+    STEP(a, probe_take(&a, true));
+    STEP(a, probe_forget(&a));
+    STEP(b, probe_release(&b));
+    STEP(b, (probe_name(&b, "probe"), probe_take(&b, false)));
+    STEP(b, probe_release(&b));
+    if (says == BK_YES) assert_int_equal(records, 2);
+    probe_close(&a);
+    probe_close(&b);
+    return says;
+}
+
+static void set_rights(const char *without) {
+    char rights[] = RIGHTS, line[512];
+    snprintf(line, sizeof line, "ACL SETUSER app reset on >pw ~pawl:* &pawl:*");
+    for (char *at = rights, *word; (word = strsep(&at, " "));)
+        if (strcmp(word, without) != 0) snprintf(line + strlen(line), sizeof line - strlen(line), " %s", word);
+    command(line);
+}
+
+static void test_rights(void **state) {
+    (void)state;
+    pawl_error error = PAWL_ERROR_INIT;
+    char rights[] = RIGHTS;
+    set_rights("");
+    if (whole_life(&error) != BK_YES) fail_msg("the documented rights do not suffice: %s", error.text);
+    for (char *at = rights, *word; (word = strsep(&at, " "));) {
+        command("FLUSHALL");
+        command("SCRIPT FLUSH");
+        set_rights(word);
+        error = (pawl_error)PAWL_ERROR_INIT;
+        enum bk_says says = whole_life(&error);
+        if (says == BK_YES) {
+            /* nobody can tell the next waiter: he finds out by himself, and a release never fails for it */
+            if (strcmp(word, "+publish") != 0) fail_msg("without %s everything worked: it is not needed", word);
+        } else if (error.code != PAWL_EDENIED || !strstr(error.text, "the user lacks")) {
+            fail_msg("without %s: code %d: %s", word, error.code, error.text);
+        }
+    }
+}
+
+/* A channel or a key outside the user's patterns. */
+static void test_patterns(void **state) {
+    (void)state;
+    pawl_error error = PAWL_ERROR_INIT;
+    char rights[] = RIGHTS, line[512];
+    snprintf(line, sizeof line, "ACL SETUSER app reset on >pw ~pawl:* %s", rights);
+    command(line);
+    assert_int_equal(whole_life(&error), BK_FAULT);
+    assert_int_equal(error.code, PAWL_EDENIED);
+    assert_non_null(strstr(error.text, "subscribing"));
+    snprintf(line, sizeof line, "ACL SETUSER app reset on >pw ~other:* &pawl:* %s", rights);
+    command(line);
+    assert_int_equal(whole_life(&error), BK_FAULT);
+    assert_int_equal(error.code, PAWL_EDENIED);
+    assert_non_null(strstr(error.text, "taking 'probe'"));
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CASE(bad_urls),    CASE(database_and_prefix),
+        CASE(unix_socket), CASE(several_addresses),
+        CASE(ipv6),        CASE(tls),
+        CASE(rights),      CASE(patterns),
+    };
+    return cmocka_run_group_tests_name("redis access", tests, NULL, NULL);
+}
