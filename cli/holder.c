@@ -227,35 +227,36 @@ static int64_t next_look(const struct holder *h) {
 
 /* --- CMD and its tree --- */
 
-static void command_changed(struct holder *h, const siginfo_t *info) {
-    struct run_shared *shared = h->shared;
-    char message = MESSAGE_STOPPED;
+static void command_ended(struct holder *h, const siginfo_t *info) {
+    atomic_store(&h->shared->cmd_gone, 1);
+    h->command_ended = true;
+    if (h->shared->result.status < 0)
+        h->shared->result.status = info->si_code == CLD_EXITED ? (info->si_status & 0xff) << 8 : info->si_status;
+}
+
+static void command_stopped(struct holder *h, const siginfo_t *info) {
     if (info->si_code == CLD_STOPPED) {
-        atomic_store(&shared->stop_signal, info->si_status);
-        send_fds(h->sock, message, NULL, 0);
+        atomic_store(&h->shared->stop_signal, info->si_status);
+        send_fds(h->sock, MESSAGE_STOPPED, NULL, 0);
     } else if (info->si_code == CLD_CONTINUED) {
-        atomic_store(&shared->stop_signal, 0);
+        atomic_store(&h->shared->stop_signal, 0);
         kill(h->run->front, SIGCONT);
-    } else if (info->si_code != CLD_TRAPPED) {
-        atomic_store(&shared->cmd_gone, 1);
-        h->command_ended = true;
-        if (shared->result.status < 0)
-            shared->result.status = info->si_code == CLD_EXITED ? (info->si_status & 0xff) << 8 : info->si_status;
     }
 }
 
-/* The dead are looked at before they are reaped: until then front may signal CMD by its pid. */
+/* A stop is taken before anything is done about it, or the next one could be taken for it: the message wakes front, and
+ * fg and another ^Z may come before we run again. The dead are looked at before they are reaped: until then front may
+ * signal CMD by its pid. */
 static void reap(struct holder *h) {
+    siginfo_t info;
+    while (info.si_pid = 0, waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 && info.si_pid)
+        if (info.si_pid == h->child.pid) command_stopped(h, &info);
     for (;;) {
-        siginfo_t info = {0};
-        if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT)) {
-            h->tree_dead = errno == ECHILD;
-            return;
-        }
+        info.si_pid = 0;
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT)) h->tree_dead = errno == ECHILD;
         if (info.si_pid == 0) return;
-        if (info.si_pid == h->child.pid) command_changed(h, &info);
-        int what = info.si_code == CLD_STOPPED ? WSTOPPED : info.si_code == CLD_CONTINUED ? WCONTINUED : WEXITED;
-        waitid(P_PID, (id_t)info.si_pid, &info, what | WNOHANG);
+        if (info.si_pid == h->child.pid) command_ended(h, &info);
+        waitpid(info.si_pid, NULL, WNOHANG);
     }
 }
 
@@ -413,12 +414,12 @@ static _Noreturn void finish(struct holder *h) {
 
 static void set_up(struct holder *h) {
     sigset_t chld;
-    setpgid(0, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "pawl-holder"); /* killall of one name should not hit both watchers */
     h->front_fd = pidfd_open(h->run->front, 0);
     if (h->front_fd < 0 || getppid() != h->run->front) _exit(0);
     int error = child_fork(h->run, &h->child);
+    setpgid(0, 0); /* not earlier: CMD stays in front's group */
     if (error) {
         snprintf(h->shared->result.text, sizeof h->shared->result.text, "cannot fork: %s", strerror(error));
         atomic_store(&h->shared->phase, PHASE_DONE);

@@ -1,0 +1,62 @@
+/* run_editor: as much of a full-screen editor as matters to a wrapper: raw mode, the alternate screen, its own way of
+ * stopping (modes restored, then kill(0, SIGTSTP)), and the size of the window. Keys: ^Z stops, q ends, others are
+ * shown. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+static struct termios before;
+static volatile sig_atomic_t resized;
+
+static void on_resize(int sig) {
+    (void)sig;
+    resized++;
+}
+
+static void enter(void) {
+    struct termios raw = before;
+    cfmakeraw(&raw);
+    tcsetattr(0, TCSANOW, &raw);
+    dprintf(1, "\033[?1049hEDITOR\r\n");
+}
+
+static void leave(void) {
+    dprintf(1, "\033[?1049l");
+    tcsetattr(0, TCSANOW, &before);
+}
+
+static void show_size(void) {
+    struct winsize size = {0};
+    ioctl(0, TIOCGWINSZ, &size);
+    dprintf(1, "SIZE %dx%d after %d\r\n", size.ws_col, size.ws_row, (int)resized);
+}
+
+int main(void) {
+    struct sigaction resize = {.sa_handler = on_resize};
+    if (tcgetattr(0, &before)) return 3;
+    sigaction(SIGWINCH, &resize, NULL);
+    enter();
+    for (;;) {
+        char key;
+        ssize_t n = read(0, &key, 1);
+        if (n < 0 && errno == EINTR) {
+            if (resized) show_size();
+            continue;
+        }
+        if (n <= 0 || key == 'q') break;
+        if (key == 26) {
+            leave();
+            kill(0, SIGTSTP);
+            enter();
+        } else {
+            dprintf(1, "KEY %d\r\n", key);
+        }
+    }
+    leave();
+    return 0;
+}

@@ -1,0 +1,212 @@
+/* run_kill: kill -9 of one of pawl run's two watchers, in every state: the last act of the old tree comes before the
+ * first act of the next holder, whatever the tree does (run_worker.c).
+ *
+ *     run_kill [file|redis]      PAWL_BIN and RUN_WORKER name the programs; PAWL_TEST_FULL=1: 200 rounds of each kind
+ */
+#include "clock.h"
+#include "run_worker.h"
+#include "server.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum kind { KILL_FRONT, KILL_HOLDER, KILL_STOPPED_FRONT, KILL_STOPPED_HOLDER, STOP_HOLDER };
+
+static char dir[] = "/tmp/pawl-run-kill.XXXXXX", url[256];
+static const char *ttl;
+static int rounds;
+static struct server server;
+
+struct round {
+    pid_t first, second, holder;
+    int log;
+};
+
+static pid_t start(const char *log, const char *mode) {
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1);
+        setsid(); /* no terminal, whoever runs the tests */
+        const char *pawl = getenv("PAWL_BIN"), *worker = getenv("RUN_WORKER");
+        execl(pawl, pawl, "run", "-u", url, "-t", ttl, "n", "--", worker, log, mode, (char *)NULL);
+        _exit(127);
+    }
+    assert_true(pid > 0);
+    return pid;
+}
+
+/* The only child of a process; 0: none yet. */
+static pid_t child_of(pid_t pid) {
+    char path[64], text[32] = "";
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    return n > 0 ? (pid_t)atoi(text) : 0;
+}
+
+static char state_of(pid_t pid) {
+    char path[64], text[128] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    const char *end = n > 0 ? strrchr(text, ')') : NULL;
+    return end && end[1] ? end[2] : 0;
+}
+
+static bool all_act(void *data) {
+    const struct round *r = data;
+    struct act acts[4096];
+    bool seen[ACTS] = {false};
+    ssize_t n = pread(r->log, acts, sizeof acts, 0);
+    for (ssize_t i = 0; i < n / (ssize_t)sizeof *acts; i++) seen[acts[i].kind] = true;
+    return seen[ACT_LEADER] && seen[ACT_SESSION] && seen[ACT_ORPHAN] && seen[ACT_HOPPER];
+}
+
+static bool is_stopped(void *data) { return state_of(*(pid_t *)data) == 'T'; }
+
+static void stop(pid_t pid) {
+    kill(pid, SIGSTOP);
+    assert_true(server_until(is_stopped, &pid, 5000));
+}
+
+static void strike(const struct round *r, enum kind kind) {
+    switch (kind) {
+    case KILL_STOPPED_FRONT: stop(r->first); __attribute__((fallthrough));
+    case KILL_FRONT: kill(r->first, SIGKILL); break;
+    case KILL_STOPPED_HOLDER: stop(r->holder); __attribute__((fallthrough));
+    case KILL_HOLDER: kill(r->holder, SIGKILL); break;
+    case STOP_HOLDER: stop(r->holder); break;
+    }
+}
+
+/* The end of a process that must come within ms; its wait status. */
+static bool has_ended(void *data) {
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t) * (pid_t *)data, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid;
+}
+static int ended(pid_t pid, int ms) {
+    int status;
+    if (!server_until(has_ended, &pid, ms)) {
+        kill(pid, SIGKILL);
+        fail_msg("process %d did not end in %d ms", (int)pid, ms);
+    }
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+/* Returns the number of acts of the first holder. */
+static int check_log(const struct round *r) {
+    struct act a;
+    int64_t token = 0;
+    int n = 0;
+    bool next = false;
+    lseek(r->log, 0, SEEK_SET);
+    for (; read(r->log, &a, sizeof a) == sizeof a;) {
+        if (a.kind == ACT_NEXT) {
+            assert_true(a.token > token);
+            next = true;
+        } else if (next) {
+            fail_msg("act %d of the old tree (kind %d, pid %d) after the next holder's", n, a.kind, a.pid);
+        } else {
+            token = a.token;
+            n++;
+        }
+    }
+    assert_true(next);
+    return n;
+}
+
+static void one_round(enum kind kind) {
+    struct round r;
+    char log[128];
+    snprintf(log, sizeof log, "%s/log", dir);
+    r.log = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(r.log >= 0);
+    r.first = start(log, "tree");
+    assert_true(server_until(all_act, &r, 10000));
+    r.holder = child_of(r.first);
+    assert_true(r.holder > 0);
+    r.second = start(log, "once");
+    strike(&r, kind);
+    int status = ended(r.first, 10000);
+    if (kind == KILL_FRONT || kind == KILL_STOPPED_FRONT) assert_true(WIFSIGNALED(status));
+    else assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 122);
+    status = ended(r.second, 10000);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    check_log(&r);
+    close(r.log);
+}
+
+static void many(enum kind kind) {
+    for (int i = 0; i < rounds; i++) one_round(kind);
+}
+
+static void test_front(void **state) {
+    (void)state;
+    many(KILL_FRONT);
+}
+static void test_holder(void **state) {
+    (void)state;
+    many(KILL_HOLDER);
+}
+static void test_stopped_front(void **state) {
+    (void)state;
+    many(KILL_STOPPED_FRONT);
+}
+static void test_stopped_holder(void **state) {
+    (void)state;
+    many(KILL_STOPPED_HOLDER);
+}
+static void test_hanging_holder(void **state) {
+    (void)state;
+    many(STOP_HOLDER);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    return mkdtemp(dir) ? 0 : -1;
+}
+static int tear_down(void **state) {
+    char command[64];
+    (void)state;
+    if (server.pid) server_stop(&server);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_front),          cmocka_unit_test(test_holder),
+        cmocka_unit_test(test_stopped_front),  cmocka_unit_test(test_stopped_holder),
+        cmocka_unit_test(test_hanging_holder),
+    };
+    bool redis = argc > 1 && strcmp(argv[1], "redis") == 0, full = getenv("PAWL_TEST_FULL") != NULL;
+    size_t n =
+        sizeof tests / sizeof *tests - (redis ? 0 : 1); /* the kernel's lock is not lost by a holder that hangs */
+    rounds = full ? 200 : redis ? 2 : 10;
+    ttl = redis ? "600ms" : "15s";
+    if (redis) {
+        server_start_redis(&server, NULL);
+        snprintf(url, sizeof url, "%s", server.url);
+    }
+    if (set_up(NULL)) return 1;
+    if (!redis) snprintf(url, sizeof url, "file:%s", dir);
+    return _cmocka_run_group_tests(redis ? "run_kill redis" : "run_kill file", tests, n, NULL, tear_down);
+}
