@@ -1,5 +1,6 @@
 #include "server.h"
 #include "clock.h"
+#include "random.h"
 #include "skew.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,14 +33,17 @@ static struct sockaddr_in loopback(int port) {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
+/* Below the kernel's ephemeral range, so that no client's connection takes the port before the server does; drawn at
+ * random, so that tests that run side by side do not draw the same. */
 int server_free_port(void) {
-    struct sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) || getsockname(fd, (struct sockaddr *)&address, &size))
-        die("no free port: %s", strerror(errno));
-    close(fd);
-    return ntohs(address.sin_port);
+    for (int i = 0; i < 200; i++) {
+        struct sockaddr_in address = loopback((int)random_between(10000, 32000));
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool is_free = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+        if (fd >= 0) close(fd);
+        if (is_free) return ntohs(address.sin_port);
+    }
+    die("no free port: %s", strerror(errno));
 }
 
 int server_dial(int port) {
