@@ -124,7 +124,19 @@ static int release_now(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
                      own.text, (long long)l->claim.ttl_ms);
 }
 
-/* Takes the lock out of everybody's hands but ours. Returns how it stood. */
+/* It was pending, or failed: nothing to wait for. The keeper may be asking for it right now, so it does the rest. */
+static void end_unheld_locked(pawl_lock *l, enum lock_state was) {
+    observe(l, PAWL_RELEASED, PAWL_OK, NULL);
+    names_leave_locked(l);
+    if (was == LOCK_FAILED && !l->dirty) {
+        lock_unref_locked(l);
+    } else if (!l->in_keeper) {
+        l->backoff_ms = 0;
+        keeper_work_locked(l, client_now(l->client));
+    }
+}
+
+/* Takes the lock out of everybody's hands but ours. Returns how it stood; if it was not held, it is gone now. */
 static enum lock_state begin_release(pawl_lock *l) {
     pawl_client *c = l->client;
     pthread_mutex_lock(&c->mutex);
@@ -133,6 +145,7 @@ static enum lock_state begin_release(pawl_lock *l) {
     event_forget_locked(l);
     heap_remove(&c->work, &l->timer);
     if (l->lease && l->lease->own) heap_remove(&c->leases, &l->lease->timer);
+    if (was == LOCK_PENDING || was == LOCK_FAILED) end_unheld_locked(l, was);
     pthread_mutex_unlock(&c->mutex);
     return was;
 }
@@ -143,10 +156,12 @@ PAWL_EXPORT int pawl_release(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     int code = client_enter(c, error);
     if (code) return code;
     enum lock_state was = begin_release(l);
-    bool held = was == LOCK_HELD, over = !l->granted;
+    if (was == LOCK_PENDING || was == LOCK_FAILED) return PAWL_OK;
+    bool over = !l->granted;
     char *why = was == LOCK_LOST && l->end_text ? strdup(l->end_text) : NULL;
-    if (held && lock_safe_until(l) <= client_now(c)) observe(l, PAWL_LOST, PAWL_ELOST, "released after its deadline");
-    if (was != LOCK_PENDING && wait_ms > 0 && l->granted) {
+    if (was == LOCK_HELD && lock_safe_until(l) <= client_now(c))
+        observe(l, PAWL_LOST, PAWL_ELOST, "released after its deadline");
+    if (wait_ms > 0 && l->granted) {
         code = release_now(l, wait_ms, error);
         over = (code == PAWL_OK || code == PAWL_ELOST) && client_now(c) >= l->in_flight_until_ns;
     }
@@ -156,12 +171,9 @@ PAWL_EXPORT int pawl_release(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     observe(l, PAWL_RELEASED, code, NULL);
     pthread_mutex_lock(&c->mutex);
     names_leave_locked(l);
-    if (was == LOCK_PENDING || !over || (was == LOCK_FAILED && l->dirty)) {
-        l->backoff_ms = 0;
-        if (!l->in_keeper) keeper_work_locked(l, client_now(c));
-    } else {
-        lock_unref_locked(l);
-    }
+    l->backoff_ms = 0;
+    if (over) lock_unref_locked(l);
+    else keeper_work_locked(l, client_now(c));
     pthread_mutex_unlock(&c->mutex);
     return code;
 }

@@ -233,7 +233,8 @@ static int trouble(pawl_lock *l, bool fresh, bool unknown, pawl_error *error) {
         (!unknown || l->fruitless >= TRIES_WITHOUT_CONTACT || now - l->began_ns >= QUESTION_MS * NS_PER_MS))
         return code;
     l->backoff_ms = l->backoff_ms ? earlier(2 * l->backoff_ms, BACKOFF_LAST_MS) : BACKOFF_FIRST_MS;
-    l->ask_at_ns = clock_after_ms(now, random_between(l->backoff_ms / 2, l->backoff_ms));
+    /* The last question is asked when time is up: without an answer there is no other word than its trouble. */
+    l->ask_at_ns = earlier(clock_after_ms(now, random_between(l->backoff_ms / 2, l->backoff_ms)), l->give_up_ns);
     observe(l, PAWL_DOUBT, code, error->text);
     return STEP_WAIT;
 }
