@@ -187,8 +187,7 @@ static enum bk_says mem_forget(struct bk_session *session, struct bk_claim *clai
                                pawl_error *error) {
     (void)until, (void)error;
     LOCKED;
-    store_forget(session->bk->store, claim, note_wake, mem_clock());
-    return BK_YES;
+    return store_forget(session->bk->store, claim, note_wake, mem_clock()) ? BK_YES : BK_NO;
 }
 
 static enum bk_says mem_release(struct bk_session *session, struct bk_grant *const grants[], int n,

@@ -222,15 +222,18 @@ enum bk_says store_take(struct store *store, const struct bk_claim *claim, bool 
     return says;
 }
 
-void store_forget(struct store *store, const struct bk_claim *claim, store_wake *wake, int64_t now_ns) {
+bool store_forget(struct store *store, const struct bk_claim *claim, store_wake *wake, int64_t now_ns) {
     struct named *named = find(store, claim->name, claim->name_len);
-    if (!named) return;
+    if (!named) return false;
+    settle(named, claim->owner, false, wake, now_ns);
     struct entry **held = by_owner(&named->holders, claim->owner);
-    if (*held) cut(held);
     struct entry **waits = by_owner(&named->waiters, claim->owner);
+    bool was_there = *held || *waits;
+    if (*held) cut(held);
     if (*waits) cut(waits);
     settle(named, NULL, false, wake, now_ns);
     drop_if_unused(store, named);
+    return was_there;
 }
 
 bool store_release(struct store *store, const struct bk_grant *ours, store_wake *wake, int64_t now_ns) {

@@ -33,7 +33,8 @@ struct store *store_new(const char *name, int64_t wall_us);
 /* As backend.h says of take. listener NULL: the waiter cannot be woken and is asked to look often. */
 enum bk_says store_take(struct store *, const struct bk_claim *, bool queue, void *listener, store_wake *,
                         int64_t now_ns, struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *);
-void store_forget(struct store *, const struct bk_claim *, store_wake *, int64_t now_ns);
+/* Whether there was anything. */
+bool store_forget(struct store *, const struct bk_claim *, store_wake *, int64_t now_ns);
 bool store_release(struct store *, const struct bk_grant *, store_wake *, int64_t now_ns);
 /* The holder's time left after it, in ms; negative: not held by this grant. ttl_ms 0 changes nothing. */
 int64_t store_renew(struct store *, const struct bk_grant *, int64_t ttl_ms, store_wake *, int64_t now_ns);

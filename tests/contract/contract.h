@@ -56,7 +56,7 @@ void party_new_owner(struct party *); /* a new attempt */
 bool party_take(struct suite *, struct party *, bool queue);
 /* Queues and asks again whenever told to, or when it is time, for at most 10 s. */
 bool party_await(struct suite *, struct party *);
-void party_forget(struct suite *, struct party *);
+bool party_forget(struct suite *, struct party *); /* whether anything was there */
 bool party_release(struct suite *, struct party *);
 bool party_renew(struct suite *, struct party *);
 bool party_prove(struct suite *, struct party *);

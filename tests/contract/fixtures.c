@@ -33,15 +33,15 @@ static const char *mem_url(void) {
 }
 static void mem_pass(int64_t ms) { virtual_advance_ns(ms * NS_PER_MS); }
 
-/* --- mem behind the fault backend, every take, forget and renewal done twice --- */
+/* --- mem behind the fault backend, every take and renewal done twice --- */
 
 static struct fault *fault;
 
 static const char *fault_start(void) {
-    enum fault_op twice[] = {FAULT_TAKE, FAULT_FORGET, FAULT_RENEW};
+    enum fault_op twice[] = {FAULT_TAKE, FAULT_RENEW};
     fault = fault_new(1);
     if (!fault) return "out of memory";
-    for (int i = 0; i < 3; i++) fault_odds(fault, twice[i], FAULT_TWICE, 1000);
+    for (int i = 0; i < 2; i++) fault_odds(fault, twice[i], FAULT_TWICE, 1000);
     return mem_start();
 }
 static void fault_stop(void) {

@@ -120,10 +120,11 @@ bool party_await(struct suite *suite, struct party *party) {
     return true;
 }
 
-void party_forget(struct suite *suite, struct party *party) {
+bool party_forget(struct suite *suite, struct party *party) {
     pawl_error error = PAWL_ERROR_INIT;
-    yes(suite->backend->forget(claim_session(party), &party->claim, soon(), &error), "forget", &error); /* NO is an answer too */
+    bool was_there = yes(suite->backend->forget(claim_session(party), &party->claim, soon(), &error), "forget", &error);
     end_grant(suite, party);
+    return was_there;
 }
 
 bool party_release(struct suite *suite, struct party *party) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define SCRIPT 16
+#define UNKNOWN_KEPT 8
 
 struct late {
     struct late *next;
@@ -27,7 +28,9 @@ struct fault {
     unsigned odds[FAULT_OPS][FAULT_KINDS];
     int count[FAULT_OPS][FAULT_KINDS];
     int misuses;
-    void (*pass)(enum fault_leg, int64_t until_ns, void *data);
+    unsigned char unknown[UNKNOWN_KEPT][16]; /* owners of the last takes that ended UNKNOWN */
+    int n_unknown, repeats;
+    fault_pass_fn *pass;
     void *pass_data;
     struct late *late;
 };
@@ -82,8 +85,8 @@ static enum fault_kind decide(struct fault *fault, enum fault_op op) {
     return kind;
 }
 
-static void travel(struct fault *fault, enum fault_leg leg, struct bk_until until) {
-    if (fault->pass) fault->pass(leg, until.at_ns, fault->pass_data);
+static bool travel(struct fault *fault, enum fault_leg leg, struct bk_until until) {
+    return !fault->pass || fault->pass(leg, until.at_ns, fault->pass_data);
 }
 
 /* What the caller sees of a question that goes wrong before or after its effect. */
@@ -112,14 +115,17 @@ static struct question ask(struct bk_session *session, enum fault_op op, struct 
     if (session->dead) fault->misuses++;
     enum fault_kind kind = decide(fault, op);
     bool effect = kind == FAULT_NONE || kind == FAULT_REPLY_LOST || kind == FAULT_TWICE;
-    if (effect) travel(fault, FAULT_WAY_THERE, until);
+    if (effect && !travel(fault, FAULT_WAY_THERE, until)) {
+        kind = FAULT_REQUEST_LOST;
+        effect = false;
+    }
     return (struct question){session, fault, fault->inner, kind, until, effect};
 }
 
 /* `says` is what the service said, if it was asked. */
 static enum bk_says answer(const struct question *q, enum bk_says says, pawl_error *error) {
     if (!q->effect || q->kind == FAULT_REPLY_LOST) return wrong(q->session, q->kind, q->until, error);
-    travel(q->fault, FAULT_WAY_BACK, q->until);
+    if (!travel(q->fault, FAULT_WAY_BACK, q->until)) return wrong(q->session, FAULT_REPLY_LOST, q->until, error);
     return says;
 }
 
@@ -130,6 +136,13 @@ static void free_late(struct fault *fault, struct late *late) {
     free((char *)late->claim.name);
     free((char *)late->claim.about);
     free(late);
+}
+
+static void throw_late_away(struct fault *fault) {
+    for (struct late *late; (late = fault->late);) {
+        fault->late = late->next;
+        free_late(fault, late);
+    }
 }
 
 static void keep_late(struct question *q, enum fault_op op, const struct bk_claim *claim, const struct bk_grant *grant,
@@ -198,6 +211,7 @@ static enum bk_says fault_open(const struct url *url, struct bk **ret, pawl_erro
 }
 
 static void fault_close(struct bk *bk, bool forked) {
+    throw_late_away(bk->fault);
     bk->fault->inner->close(bk->inner, forked);
     free(bk);
 }
@@ -211,10 +225,13 @@ static enum bk_says fault_connect(struct bk *bk, struct bk_until until, struct b
     session->bk = bk;
     struct question q = ask(session, FAULT_CONNECT, until);
     enum bk_says says = q.effect ? q.inner->connect(bk->inner, until, &session->inner, error) : BK_FAULT;
-    if (q.kind == FAULT_REPLY_LOST && says == BK_YES) q.inner->drop(session->inner, false);
     says = answer(&q, says, error);
-    if (says == BK_YES) *ret = session;
-    else free(session);
+    if (says == BK_YES) {
+        *ret = session;
+        return BK_YES;
+    }
+    if (session->inner) q.inner->drop(session->inner, false);
+    free(session);
     return says;
 }
 
@@ -227,18 +244,30 @@ static int fault_fds(struct bk_session *session, const struct bk_grant *grant, i
     return session->bk->fault->inner->fds(session->inner, grant, ret, max);
 }
 
+static void note_take(struct fault *fault, const unsigned char owner[16], bool after, enum bk_says told) {
+    int n = fault->n_unknown < UNKNOWN_KEPT ? fault->n_unknown : UNKNOWN_KEPT;
+    for (int i = 0; !after && i < n; i++)
+        if (memcmp(fault->unknown[i], owner, 16) == 0) {
+            fault->repeats++;
+            return;
+        }
+    if (after && told == BK_UNKNOWN) memcpy(fault->unknown[fault->n_unknown++ % UNKNOWN_KEPT], owner, 16);
+}
+
 static enum bk_says fault_take(struct bk_session *session, struct bk_claim *claim, bool queue, struct bk_until until,
                                struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
     struct question q = ask(session, FAULT_TAKE, until);
     enum bk_says says = BK_UNKNOWN;
     struct bk_grant grant = {0};
     struct bk_busy busy = {.wake_fd = -1};
+    note_take(q.fault, claim->owner, false, BK_YES);
     keep_late(&q, FAULT_TAKE, claim, NULL, queue);
     for (int i = 0; q.effect && i < (q.kind == FAULT_TWICE ? 2 : 1); i++) {
         if (says == BK_YES) q.inner->end(&grant, false);
         says = q.inner->take(session->inner, claim, queue, until, &grant, &busy, error);
     }
     enum bk_says told = answer(&q, says, error);
+    note_take(q.fault, claim->owner, true, told);
     if (told == BK_YES) *ret = grant;
     else if (says == BK_YES) q.inner->end(&grant, false);
     if (told == BK_NO) *ret_busy = busy;
@@ -321,13 +350,7 @@ struct fault *fault_new(uint64_t seed) {
     return fault;
 }
 
-void fault_free(struct fault *fault) {
-    for (struct late *late; (late = fault->late);) {
-        fault->late = late->next;
-        free_late(fault, late);
-    }
-    free(fault);
-}
+void fault_free(struct fault *fault) { free(fault); }
 
 const struct backend *fault_backend(struct fault *fault, const struct backend *inner) {
     fault->inner = inner;
@@ -368,10 +391,11 @@ void fault_odds(struct fault *fault, enum fault_op op, enum fault_kind kind, uns
 
 void fault_calm(struct fault *fault) { memset(fault->odds, 0, sizeof fault->odds); }
 
-void fault_pass(struct fault *fault, void (*pass)(enum fault_leg, int64_t until_ns, void *data), void *data) {
+void fault_pass(struct fault *fault, fault_pass_fn *pass, void *data) {
     fault->pass = pass;
     fault->pass_data = data;
 }
 
 int fault_count(const struct fault *fault, enum fault_op op, enum fault_kind kind) { return fault->count[op][kind]; }
+int fault_repeats(const struct fault *fault) { return fault->repeats; }
 int fault_misuses(const struct fault *fault) { return fault->misuses; }

@@ -33,7 +33,7 @@ enum fault_leg { FAULT_WAY_THERE, FAULT_WAY_BACK, FAULT_TIMED_OUT };
 struct fault;
 
 struct fault *fault_new(uint64_t seed);
-/* Requests that are still late are thrown away. To be freed behind every client that uses it. */
+/* To be freed behind the client that uses it; requests that are late when that closes are thrown away. */
 void fault_free(struct fault *);
 /* The next open of the table belongs to this fault. */
 const struct backend *fault_backend(struct fault *, const struct backend *inner);
@@ -43,12 +43,16 @@ void fault_script(struct fault *, enum fault_op op, enum fault_kind kind);
 /* Otherwise with this chance, in thousandths. */
 void fault_odds(struct fault *, enum fault_op op, enum fault_kind kind, unsigned per_mille);
 void fault_calm(struct fault *); /* no more odds */
-/* Lets time pass on the way there and back, and up to the deadline of what is lost. */
-void fault_pass(struct fault *, void (*pass)(enum fault_leg, int64_t until_ns, void *data), void *data);
+/* Lets time pass on the way there and back, and up to the deadline of what is lost. False: the deadline came first, so
+ * the request, or the reply, is lost. */
+typedef bool fault_pass_fn(enum fault_leg, int64_t until_ns, void *data);
+void fault_pass(struct fault *, fault_pass_fn *, void *data);
 
 /* The late requests arrive now; how many. */
 int fault_arrive(struct fault *);
 int fault_count(const struct fault *, enum fault_op op, enum fault_kind kind);
+/* How often a take was repeated after one of the same owner had ended UNKNOWN. */
+int fault_repeats(const struct fault *);
 /* How often a session was used after it had answered UNKNOWN, or FAULT with PAWL_EUNREACHABLE. */
 int fault_misuses(const struct fault *);
 #endif
