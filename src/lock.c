@@ -239,6 +239,16 @@ static int trouble(pawl_lock *l, bool fresh, bool unknown, pawl_error *error) {
     return STEP_WAIT;
 }
 
+/* It is busy: have us told. Once the hub is open, all who wait ask again, and queue. */
+static void want_hub(pawl_client *c) {
+    pthread_mutex_lock(&c->mutex);
+    if (!c->hub_ready) {
+        c->hub_wanted = true;
+        keeper_want_locked(c, c->hub_retry_ns);
+    }
+    pthread_mutex_unlock(&c->mutex);
+}
+
 static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
     pawl_client *c = l->client;
     int64_t now = client_now(c);
@@ -253,6 +263,7 @@ static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
     }
     l->backend_fd = b->wake_fd;
     if (l->is_try || now >= l->give_up_ns) return lock_busy(l, false, error);
+    if (c->be->caps.hub && !b->queued) want_hub(c);
     if (first) observe(l, PAWL_WAITING, PAWL_EBUSY, l->holder);
     int64_t ask_ms = later(b->ask_again_ms, 1);
     l->ask_at_ns = clock_after_ms(now, ask_ms + random_between(0, ask_ms / 8));
@@ -306,12 +317,7 @@ static bool wants_queue_locked(pawl_lock *l) {
     pawl_client *c = l->client;
     if (l->is_try) return false;
     if (!c->be->caps.hub) return true;
-    if (c->hub_ready) return true;
-    if (l->contact) { /* it is busy: have us told */
-        c->hub_wanted = true;
-        keeper_want_locked(c, c->hub_retry_ns);
-    }
-    return false;
+    return c->hub_ready;
 }
 
 /* A session to ask with: the one where the grant lives or the claim waits already, or any. */
