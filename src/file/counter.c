@@ -2,6 +2,7 @@
  * anew; it fits a sector and carries a check sum, so it is whole or known to be damaged. */
 #include "counter.h"
 #include "clock.h"
+#include "digits.h"
 #include "token.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 struct counter_io counter_io = {pwrite, fdatasync, clock_wall_us};
@@ -38,12 +40,25 @@ static uint64_t sum_of(const char *text) {
     return h;
 }
 
-static void print_state(const struct state *s, char ret[COUNTER_SIZE + 1]) {
-    snprintf(ret, COUNTER_SIZE + 1,
-             "pawl tokens 1\nlast %016" PRIu64 "\nsince %016" PRIu64 "\nbound %016" PRIu64 "\nsynced %016" PRIu64
-             "\nboot %-36.36s\nfile %020" PRIu64 " %025" PRIu64 "\n",
-             s->last, s->since, s->bound, s->synced, s->boot, s->ino, s->birth_ns);
-    snprintf(ret + SUMMED, COUNTER_SIZE + 1 - SUMMED, "check %016" PRIx64 "\n\n", sum_of(ret));
+static void put_sum(char **at, const char *text) {
+    uint64_t sum = sum_of(text);
+    put_text(at, "check ", 6);
+    for (int i = 60; i >= 0; i -= 4) *(*at)++ = "0123456789abcdef"[sum >> i & 15];
+    put_text(at, "\n\n", 2);
+}
+
+static void print_state(const struct state *s, char ret[COUNTER_SIZE]) {
+    char *at = ret;
+    put_number(&at, "pawl tokens 1\nlast ", TOKEN_DIGITS, s->last);
+    put_number(&at, "\nsince ", TOKEN_DIGITS, s->since);
+    put_number(&at, "\nbound ", TOKEN_DIGITS, s->bound);
+    put_number(&at, "\nsynced ", TOKEN_DIGITS, s->synced);
+    put_text(&at, "\nboot ", 6);
+    put_text(&at, s->boot, 36);
+    put_number(&at, "\nfile ", 20, s->ino);
+    put_number(&at, " ", 25, s->birth_ns);
+    put_text(&at, "\n", 1);
+    put_sum(&at, ret);
 }
 
 /* Walks over the text: the literal, then a number of that many digits. */
@@ -60,10 +75,10 @@ static bool number(const char **at, const char *literal, int digits, uint64_t *r
     return true;
 }
 
-static bool parse_state(const char text[COUNTER_SIZE + 1], struct state *ret) {
+static bool parse_state(const char text[COUNTER_SIZE], struct state *ret) {
     struct state s;
     const char *at = text;
-    char check[COUNTER_SIZE + 1 - SUMMED];
+    char check[COUNTER_SIZE - SUMMED], *end = check;
     if (!number(&at, "pawl tokens 1\nlast ", TOKEN_DIGITS, &s.last) ||
         !number(&at, "\nsince ", TOKEN_DIGITS, &s.since) || !number(&at, "\nbound ", TOKEN_DIGITS, &s.bound) ||
         !number(&at, "\nsynced ", TOKEN_DIGITS, &s.synced) || memcmp(at, "\nboot ", 6) != 0)
@@ -72,8 +87,8 @@ static bool parse_state(const char text[COUNTER_SIZE + 1], struct state *ret) {
     s.boot[36] = 0;
     at += 42;
     if (!number(&at, "\nfile ", 20, &s.ino) || !number(&at, " ", 25, &s.birth_ns)) return false;
-    snprintf(check, sizeof check, "check %016" PRIx64 "\n\n", sum_of(text));
-    if (memcmp(text + SUMMED, check, COUNTER_SIZE - SUMMED) != 0) return false;
+    put_sum(&end, text);
+    if (memcmp(text + SUMMED, check, sizeof check) != 0) return false;
     if (s.since > s.last || s.last > s.bound || s.synced > s.bound || s.bound > TOKEN_MAX + COUNTER_AHEAD) return false;
     *ret = s;
     return true;
@@ -86,8 +101,8 @@ static int failed(const struct place *place, const char *attempted, pawl_error *
 }
 
 static int create(struct place *place, pawl_error *error) {
-    struct state empty = {0};
-    char text[COUNTER_SIZE + 1];
+    struct state empty = {.boot = "------------------------------------"};
+    char text[COUNTER_SIZE];
     print_state(&empty, text);
     return place_create(place, COUNTER_FILE, text, COUNTER_SIZE, true, error);
 }
@@ -117,10 +132,7 @@ static int open_counter(struct place *place, pawl_error *error) {
     return PAWL_OK;
 }
 
-static void unlock(struct place *place) {
-    struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
-    fcntl(place->counter.fd, F_OFD_SETLK, &lock);
-}
+static void unlock(struct place *place) { flock(place->counter.fd, LOCK_UN); }
 
 static void forget_counter(struct place *place) {
     unlock(place);
@@ -130,9 +142,8 @@ static void forget_counter(struct place *place) {
 
 /* Others hold it for microseconds; only one who was stopped in the middle makes us wait. */
 static int lock(struct place *place, struct bk_until until, pawl_error *error) {
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    for (int tries = 0; fcntl(place->counter.fd, F_OFD_SETLK, &whole) != 0; tries++) {
-        if (errno != EAGAIN && errno != EACCES) return failed(place, "lock the token counter", error);
+    for (int tries = 0; flock(place->counter.fd, LOCK_EX | LOCK_NB) != 0; tries++) {
+        if (errno != EWOULDBLOCK && errno != EINTR) return failed(place, "lock the token counter", error);
         if (tries < 20) {
             sched_yield();
             continue;
@@ -149,23 +160,33 @@ static int lock(struct place *place, struct bk_until until, pawl_error *error) {
     return PAWL_OK;
 }
 
+/* Still the file that its name leads to? Removed or replaced is seen at once, moved away within a millisecond. */
+static bool current(struct place *place) {
+    struct counter *counter = &place->counter;
+    struct statx st;
+    int64_t now = clock_now_ns();
+    if (now - counter->looked_ns < NS_PER_MS)
+        return statx(counter->fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink > 0;
+    dev_t dev;
+    ino_t ino;
+    counter->looked_ns = now;
+    return place_inode(place->fd, COUNTER_FILE, &dev, &ino) && ino == counter->ino && dev == counter->dev;
+}
+
 /* Locks the file that the name leads to now, and reads it. */
 static int enter(struct place *place, struct bk_until until, struct state *ret, pawl_error *error) {
     struct counter *counter = &place->counter;
     for (int tries = 0;; tries++) {
-        struct stat st;
         int code = counter->fd < 0 ? open_counter(place, error) : PAWL_OK;
         if (code == PAWL_OK) code = lock(place, until, error);
         if (code) return code;
-        if (fstatat(place->fd, COUNTER_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ino == counter->ino &&
-            st.st_dev == counter->dev)
-            break;
+        if (current(place)) break;
         forget_counter(place); /* replaced by another, as by a restore: that one counts */
         if (tries == 100)
             return error_set(error, PAWL_EUNREACHABLE, COUNTER_FILE, "%s/%s is replaced all the time", place->dir,
                              COUNTER_FILE);
     }
-    char text[COUNTER_SIZE + 1] = "";
+    char text[COUNTER_SIZE];
     ssize_t n = pread(counter->fd, text, COUNTER_SIZE, 0);
     int code = PAWL_OK;
     if (n < 0) code = failed(place, "read the token counter", error);
@@ -182,7 +203,7 @@ static int enter(struct place *place, struct bk_until until, struct state *ret, 
 /* --- the rule --- */
 
 static int store(struct place *place, const struct state *state, pawl_error *error) {
-    char text[COUNTER_SIZE + 1];
+    char text[COUNTER_SIZE];
     print_state(state, text);
     ssize_t n = counter_io.write(place->counter.fd, text, COUNTER_SIZE, 0);
     if (n >= 0 && n != COUNTER_SIZE) errno = ENOSPC;

@@ -10,6 +10,8 @@
 #include "wait.h"
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,15 @@ struct bk {
 };
 struct bk_session {
     struct place *place;
+    /* The file released last, open but unlocked: opening it again would be a third of a lock's cost. */
+    struct lockfile spare; /* fd -1: none */
+    unsigned spare_forks;
 };
+
+/* A forked child has copies of our descriptors, and would keep a lock that is taken later through one of them. */
+static atomic_uint forks;
+static void count_fork(void) { atomic_fetch_add(&forks, 1); }
+static void watch_forks(void) { pthread_atfork(count_fork, NULL, NULL); }
 
 /* --- the place --- */
 
@@ -70,6 +80,8 @@ static enum bk_says connect_place(struct bk *bk, struct bk_until until, struct b
     (void)until;
     char home[PATH_MAX];
     if (!bk->dir && place_default(home, sizeof home, error)) return BK_FAULT;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     struct bk_session *session = calloc(1, sizeof *session);
     if (!session) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
@@ -79,12 +91,14 @@ static enum bk_says connect_place(struct bk *bk, struct bk_until until, struct b
         free(session);
         return BK_FAULT;
     }
+    session->spare.fd = -1;
     *ret = session;
     return BK_YES;
 }
 
 static void drop(struct bk_session *session, bool forked) {
     (void)forked;
+    if (session->spare.fd >= 0) lockfile_close(&session->spare);
     place_close(session->place);
     free(session);
 }
@@ -92,7 +106,9 @@ static void drop(struct bk_session *session, bool forked) {
 static int fds(struct bk_session *session, const struct bk_grant *grant, int *ret, int max) {
     (void)session;
     if (!grant || max < 1) return 0;
-    *ret = ((const struct lockfile *)grant->of)->fd;
+    struct lockfile *file = grant->of;
+    file->lent = true;
+    *ret = file->fd;
     return 1;
 }
 
@@ -112,13 +128,32 @@ static void record(struct lockfile *file, const struct bk_claim *claim, uint64_t
     lockfile_record(file, claim->name, claim->name_len, &slot);
 }
 
+/* Unlocked by now: kept for the next, or closed. */
+static void put_aside(struct bk_session *session, struct lockfile *file) {
+    if (session->spare.fd >= 0) lockfile_close(&session->spare);
+    session->spare = *file;
+    session->spare.seen = false;
+    session->spare_forks = atomic_load(&forks);
+    file->fd = -1;
+}
+
+static bool take_spare(struct bk_session *session, const struct bk_claim *claim, struct lockfile *ret) {
+    char file[NAME_FILE_SIZE];
+    if (session->spare.fd < 0 || session->spare_forks != atomic_load(&forks) ||
+        !name_encode(claim->name, claim->name_len, file) || strcmp(file, session->spare.file) != 0)
+        return false;
+    *ret = session->spare;
+    session->spare.fd = -1;
+    return true;
+}
+
 /* *file is locked: it becomes a grant, or is given back. */
 static enum bk_says grant(struct bk_session *session, struct bk_claim *claim, struct lockfile *file,
                           struct bk_until until, struct bk_grant *ret, pawl_error *error) {
     uint64_t token;
     struct lockfile *held = malloc(sizeof *held);
     if (!held) error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
-    if (!held || lockfile_recheck(session->place, file, error) ||
+    if (!held || (!file->seen && lockfile_recheck(session->place, file, error)) ||
         counter_draw(session->place, until, &token, error) != BK_YES) {
         give_back(file);
         free(held);
@@ -175,7 +210,9 @@ static enum bk_says begin(struct bk_session *session, struct bk_claim *claim, bo
                           struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
     struct lockfile file;
     for (int tries = 0; tries < 100; tries++) {
-        if (lockfile_open(session->place, claim->name, claim->name_len, &file, error)) return BK_FAULT;
+        if (!take_spare(session, claim, &file) &&
+            lockfile_open(session->place, claim->name, claim->name_len, &file, error))
+            return BK_FAULT;
         int busy = lockfile_try(&file, claim->shared);
         if (busy < 0) return failed(session, &file, errno, error);
         if (lockfile_current(session->place, &file))
@@ -224,9 +261,14 @@ static enum bk_says release(struct bk_session *session, struct bk_grant *const g
     (void)until, (void)error;
     for (int i = 0; i < n; i++) {
         struct lockfile *file = grants[i]->of;
-        /* if the path leads elsewhere, others may have held the lock beside us */
-        ret[i] = lockfile_current(session->place, file) ? BK_YES : BK_NO;
+        if (file->fd < 0) { /* released before */
+            ret[i] = BK_NO;
+            continue;
+        }
+        /* removed or replaced while we held it: others may have held the lock beside us */
+        ret[i] = lockfile_linked(file) ? BK_YES : BK_NO;
         lockfile_unlock(file);
+        if (ret[i] == BK_YES && !file->lent) put_aside(session, file);
     }
     return BK_YES;
 }
@@ -234,14 +276,16 @@ static enum bk_says release(struct bk_session *session, struct bk_grant *const g
 static enum bk_says prove(struct bk_session *session, const struct bk_grant *held, struct bk_until until,
                           pawl_error *error) {
     (void)until, (void)error;
-    return lockfile_current(session->place, held->of) ? BK_YES : BK_NO;
+    const struct lockfile *file = held->of;
+    return file->fd >= 0 && lockfile_current(session->place, file) ? BK_YES : BK_NO;
 }
 
 /* Closing alone frees nothing while a copy is open elsewhere: so in a forked child the parent keeps its lock. */
 static void end(struct bk_grant *held, bool forked) {
     (void)forked;
-    lockfile_close(held->of);
-    free(held->of);
+    struct lockfile *file = held->of;
+    if (file->fd >= 0) lockfile_close(file);
+    free(file);
     held->of = NULL;
 }
 

@@ -2,6 +2,7 @@
  * flock, close: a record must never outlive the lock that it tells of. */
 #include "lockfile.h"
 #include "clock.h"
+#include "digits.h"
 #include "random.h"
 #include "url.h"
 #include <errno.h>
@@ -71,6 +72,7 @@ static int inspect(const struct place *place, struct lockfile *file, pawl_error 
     file->headed = st.st_size > 0;
     if (file->headed && !lockfile_headed(file->fd))
         return errno ? place_errno(place, file->file, "read the lock file", error) : foreign(place, file->file, error);
+    file->seen = file->headed;
     return PAWL_OK;
 }
 
@@ -111,15 +113,22 @@ void lockfile_close(struct lockfile *file) {
 
 bool lockfile_current(const struct place *place, const struct lockfile *file) {
     char path[PATH_MAX]; /* place_open saw to it that it fits */
-    struct stat st;
+    dev_t dev;
+    ino_t ino;
     memcpy(path, place->dir, place->dir_length);
     path[place->dir_length] = '/';
     strcpy(path + place->dir_length + 1, file->file);
-    return fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_dev == file->dev && st.st_ino == file->ino;
+    return place_inode(AT_FDCWD, path, &dev, &ino) && dev == file->dev && ino == file->ino;
+}
+
+bool lockfile_linked(const struct lockfile *file) {
+    struct statx st;
+    return statx(file->fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink > 0;
 }
 
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error) {
-    return file->headed ? PAWL_OK : inspect(place, file, error);
+    if (file->headed && lockfile_headed(file->fd)) return PAWL_OK; /* the same file, so trusted as before */
+    return inspect(place, file, error);
 }
 
 /* --- locks --- */
@@ -200,8 +209,14 @@ void lockfile_record(struct lockfile *file, const char *name, size_t length, con
     if (at != file->slot) give_up_slot(file);
     if (at < 0) at = file->slot = mark_any(file->fd);
     if (at < 0) return;
-    snprintf(text, sizeof text, "%c %" PRIu64 " %" PRId64 " %" PRId64 " %.*s\n", slot->kind, slot->token,
-             slot->since_ms, slot->order, ABOUT_SIZE - 1, slot->about);
+    char *to = text;
+    *to++ = slot->kind;
+    put_number(&to, " ", 16, slot->token);
+    put_number(&to, " ", 13, (uint64_t)slot->since_ms);
+    put_number(&to, " ", 19, (uint64_t)slot->order);
+    *to++ = ' ';
+    put_text(&to, slot->about, strnlen(slot->about, ABOUT_SIZE - 1));
+    *to = '\n';
     bool written = pwrite(file->fd, text, sizeof text, offset_of(at)) == (ssize_t)sizeof text;
     if (!written) give_up_slot(file);
     else if (at == 0 && mark(file->fd, 0)) file->slot = 0; /* written before it counts: only the holder writes there */

@@ -25,6 +25,8 @@ struct lockfile {
     ino_t ino;
     bool headed;     /* has pawl's head; otherwise it is empty */
     int slot;        /* ours; -1: none */
+    bool seen;       /* to have pawl's head, a moment ago */
+    bool lent;       /* copies of the descriptor may be kept elsewhere */
     int64_t arrival; /* ours in the queue; 0: not in it */
 };
 
@@ -54,7 +56,9 @@ void lockfile_leave(struct lockfile *file); /* leaves the queue */
 
 /* Still the file that its path leads to? */
 bool lockfile_current(const struct place *place, const struct lockfile *file);
-/* After locking: the file that was empty when opened may have been written since. */
+/* Not removed, nor replaced by renaming another over it: a cheaper question. */
+bool lockfile_linked(const struct lockfile *file);
+/* After locking: the file may have been written, or given away, since it was opened. */
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error);
 
 /* Writes the record of a holder or waiter, and marks it as living; the former slot of `file` is given up. */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -270,6 +271,14 @@ int place_refresh(struct place *place, pawl_error *error) {
 }
 
 /* --- files --- */
+
+bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino) {
+    struct statx st;
+    if (statx(fd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) != 0) return false;
+    *ret_dev = makedev(st.stx_dev_major, st.stx_dev_minor);
+    *ret_ino = st.stx_ino;
+    return true;
+}
 
 int place_trusts(const struct place *place, const char *file, const char *what, const struct stat *st,
                  pawl_error *error) {

@@ -13,6 +13,7 @@ struct counter {
     dev_t dev;
     ino_t ino;
     uint64_t birth_ns; /* 0: this file system keeps none */
+    int64_t looked_ns; /* when its name was looked up */
 };
 
 struct place {
@@ -36,6 +37,9 @@ void place_close(struct place *place);
 /* Opens the directory again if its path leads to another one now. */
 int place_refresh(struct place *place, pawl_error *error);
 
+/* Device and inode that a path leads to, links not followed; fd AT_FDCWD or a directory. Asks for no times: on kernels
+ * with fine-grained time stamps a file whose times were asked for pays for new ones at its next write. */
+bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino);
 /* PAWL_EUNSAFE unless it is a regular file, with one link, made by somebody trusted here. `what`: "lock file". */
 int place_trusts(const struct place *place, const char *file, const char *what, const struct stat *st,
                  pawl_error *error);

@@ -55,6 +55,7 @@ static void end(struct wait *wait) {
 
 int wait_start(const struct lockfile *file, bool shared, struct wait **ret, pawl_error *error) {
     struct lockfile copy = *file;
+    copy.seen = false;
     struct wait *wait = calloc(1, sizeof *wait);
     if (wait) {
         *wait = (struct wait){.file = copy, .shared = shared, .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
