@@ -233,8 +233,9 @@ static int need_clock(const struct place *place, int64_t now_us, pawl_error *err
 /* Whether the file is the one that its content says, and of this boot; if not, the state starts anew. */
 static int identify(const struct place *place, struct state *state, int64_t now_us, pawl_error *error) {
     bool same_file = state->ino == place->counter.ino && state->birth_ns == place->counter.birth_ns;
-    if (same_file && memcmp(state->boot, place->boot, 36) == 0) return PAWL_OK;
-    struct token_state t = {.since = state->since, .last = state->bound};
+    bool same_boot = memcmp(state->boot, place->boot, 36) == 0;
+    if (same_file && same_boot) return PAWL_OK;
+    struct token_state t = {.since = state->since, .last = same_boot ? state->last : state->bound};
     if (!same_file) {
         int code = need_clock(place, now_us, error);
         if (code) return code;

@@ -1,7 +1,7 @@
 /* counter.h: the fencing tokens of a directory: a file beside the locks (no lock's file name begins with a dot).
  *
  *   state    since, last, bound, synced; boot id, inode and birth time of the file itself
- *   draw     GRANT of token.h; a token is given out only if it is not above `synced`, else bound = token + 2^24 is
+ *   draw     GRANT of token.h; a token is given out only if it is not above `synced`, else bound = token + 2^22 is
  * written, brought to disk, and noted as synced boot     another boot id: last = bound, because the power may have gone
  * with `last` in the page cache ADMIT    another inode or birth time (copied back from a backup), or new: at the clock
  *
@@ -14,7 +14,7 @@
 #include "place.h"
 
 #define COUNTER_FILE ".pawl.tokens"
-#define COUNTER_AHEAD (UINT64_C(1) << 24)
+#define COUNTER_AHEAD (UINT64_C(1) << 22)
 enum { COUNTER_SIZE = 224 };
 
 /* The next token, on disk as far as it must be. FAULT: none was given out. */

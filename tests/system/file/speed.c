@@ -1,7 +1,7 @@
-/* file_speed.c: an uncontended acquire and release reaches a quarter of open + flock + close, or more: the median ratio of
- * three tries, in one thread, both in the same directory. */
+/* speed.c: an uncontended acquire and release reaches a quarter of open + flock + close, or more: the median ratio
+ * of three tries, in one thread, both in the same directory. */
 #include "clock.h"
-#include "file_parties.h"
+#include "parties.h"
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +50,8 @@ static void a_quarter_of_flock(void **state) {
     for (int i = 0; i < TRIES; i++) {
         double floor = bare(dir), time = ours(dir);
         ratio[i] = floor / time;
-        printf("# open+flock+close %.2f us, acquire+release %.2f us, ratio %.3f\n", floor / 1000, time / 1000, ratio[i]);
+        printf("# open+flock+close %.2f us, acquire+release %.2f us, ratio %.3f\n", floor / 1000, time / 1000,
+               ratio[i]);
     }
     remove_dir(dir);
     qsort(ratio, TRIES, sizeof *ratio, by_size);

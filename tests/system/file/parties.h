@@ -1,4 +1,5 @@
-/* file_parties.h: clients of file: in the tests: a backend, a session and one claim each, in a directory of their own. */
+/* parties.h: clients of file: in the tests: a backend, a session and one claim each, in a directory of their own.
+ */
 #ifndef PAWL_TEST_FILE_PARTIES_H
 #define PAWL_TEST_FILE_PARTIES_H
 #include "backend.h"

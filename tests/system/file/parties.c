@@ -1,4 +1,4 @@
-#include "file_parties.h"
+#include "parties.h"
 #include "clock.h"
 #include "random.h"
 #include <dirent.h>
@@ -57,8 +57,9 @@ void write_file(const char *path, const void *data, size_t size) {
 void party_open(struct party *ret, const char *dir, const char *name) {
     char text[600];
     struct url *url;
-    *ret = (struct party){.error = PAWL_ERROR_INIT,
-                          .claim = {.name = name, .name_len = strlen(name), .ttl_ms = 15000, .about = "pid=1&command=test"}};
+    *ret = (struct party){
+        .error = PAWL_ERROR_INIT,
+        .claim = {.name = name, .name_len = strlen(name), .ttl_ms = 15000, .about = "pid=1&command=test"}};
     random_bytes(ret->claim.owner, sizeof ret->claim.owner);
     snprintf(text, sizeof text, "file:%s", dir);
     if (url_parse(text, &url, &ret->error)) die(text, ret->error.text);
@@ -74,11 +75,14 @@ void party_close(struct party *party) {
     file_backend.close(party->bk, false);
 }
 
-struct bk_until soon(void) { return (struct bk_until){clock_after_ms(clock_now_ns(), 10000), -1}; }
+struct bk_until soon(void) {
+    return (struct bk_until){clock_after_ms(clock_now_ns(), 10000), -1};
+}
 
 enum bk_says party_take(struct party *party, bool queue) {
     struct bk_grant grant = {0};
-    enum bk_says says = file_backend.take(party->session, &party->claim, queue, soon(), &grant, &party->busy, &party->error);
+    enum bk_says says =
+        file_backend.take(party->session, &party->claim, queue, soon(), &grant, &party->busy, &party->error);
     if (says == BK_YES) {
         party->grant = grant;
         party->grant.claim = &party->claim;
@@ -106,9 +110,7 @@ void party_release(struct party *party) {
     party->held = false;
 }
 
-void party_forget(struct party *party) {
-    file_backend.forget(party->session, &party->claim, soon(), &party->error);
-}
+void party_forget(struct party *party) { file_backend.forget(party->session, &party->claim, soon(), &party->error); }
 
 struct collect {
     struct seen *to;
