@@ -17,6 +17,7 @@
 
 #define NAME_MAX_BYTES 512
 #define QUESTION_MS 5000        /* the longest that one question of a caller may take */
+#define LOSSES_AT_ONCE 64 /* while one holds the mutex */
 #define KEEPER_QUESTION_MS 1000 /* the same for the keeper, who has others to look after */
 #define SESSIONS_MAX 8          /* questions of one client under way at once; more wait for a session */
 

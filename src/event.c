@@ -116,14 +116,17 @@ PAWL_EXPORT int pawl_event_fd(pawl_client *c) {
     return fd;
 }
 
-/* Deadlines that passed while the keeper was not looking. */
+/* Deadlines that passed while the keeper was not looking. Only some at a time, so that the loss of many does not keep
+ * the caller's loop: the earliest deadline stays in the past, and the next call goes on. */
 static void notice_losses_locked(pawl_client *c) {
     int64_t now = client_now(c);
     if (now < c->earliest_ns) return;
+    int most = LOSSES_AT_ONCE;
     for (pawl_lock *l = c->locks, *next; l; l = next) {
         next = l->next;
-        if (l->state == LOCK_HELD && lock_safe_until(l) <= now)
-            lock_lose_locked(l, PAWL_ELOST, "no renewal was confirmed before the deadline");
+        if (l->state != LOCK_HELD || lock_safe_until(l) > now) continue;
+        if (most-- == 0) return;
+        lock_lose_locked(l, PAWL_ELOST, "no renewal was confirmed before the deadline");
     }
     event_deadlines_moved_locked(c);
 }

@@ -175,13 +175,16 @@ static void tell_locked(struct lease *lease, int type, int code, const char *tex
 
 /* Collects what is due, and what is due so soon that it may as well go with it. */
 static void collect_locked(pawl_client *c, struct batch *b) {
-    int most = c->be->caps.renew_batch < BATCH_MAX ? c->be->caps.renew_batch : BATCH_MAX;
+    int most = c->be->caps.renew_batch < BATCH_MAX ? c->be->caps.renew_batch : BATCH_MAX, lost = 0;
     b->n = 0;
     for (struct lease *lease; b->n < most && (lease = first_of(&c->leases));) {
         int64_t now = client_now(c), soon = b->n > 0 ? lease->life.ttl_ns / 8 : 0;
         if (lease->timer.at_ns > now + soon) break;
         if (life_due(&lease->life, now) == LIFE_LOSE) {
             lose_locked(lease, "no renewal was confirmed before the deadline");
+            if (++lost % LOSSES_AT_ONCE) continue;
+            pthread_mutex_unlock(&c->mutex); /* many are lost at once: others want the mutex too */
+            pthread_mutex_lock(&c->mutex);
         } else if (!lease->own && lease->users == 0) {
             end_idle_locked(c, lease);
         } else {
