@@ -199,7 +199,9 @@ static void give_up_slot(struct lockfile *file) {
 
 void lockfile_record(struct lockfile *file, const char *name, size_t length, const struct slot *slot) {
     char text[SLOT_SIZE] = {0};
+    bool waits = slot->kind == 'w' || slot->kind == 'r';
     if (!file->headed) {
+        if (waits) return; /* its holder may be about to write into it */
         char head[HEAD_SIZE];
         head_of(name, length, head);
         if (pwrite(file->fd, head, sizeof head, 0) != (ssize_t)sizeof head) return;
