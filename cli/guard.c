@@ -264,8 +264,9 @@ int cmd_guard(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } verbs[] = {{"put", guard_put},         {"get", cmd_guard_get},     {"seal", guard_seal},  {"exec", guard_run},
-                 {"install", guard_install}, {"audit", cmd_guard_audit}, {"reset", guard_reset}};
+    } verbs[] = {{"put", guard_put},     {"get", cmd_guard_get},     {"seal", guard_seal},
+                 {"exec", guard_run},    {"install", guard_install}, {"audit", cmd_guard_audit},
+                 {"reset", guard_reset}, {"test", cmd_guard_test}};
     static const struct verb verb = {
         .name = "guard",
         .usage = "pawl guard put|seal|exec|get|audit|install|reset|test ...\n\n"

@@ -27,7 +27,7 @@ enum { WRITERS = 50, KILLS = 40 };
 #define BASE INT64_C(1796043852000000)
 
 static const char *kind = "dir", *what_breaks;
-static long steps = 1200; /* of all writers together, a round */
+static long steps = 600; /* of all writers together, a round */
 
 struct shared {
     _Atomic int64_t tried, accepted, written; /* the highest ones; written: accepted with data */
