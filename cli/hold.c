@@ -338,7 +338,7 @@ int cmd_hold(int argc, char **argv) {
                      .requester = -1};
     bool nonblock = false, shared = false;
     const struct option_row rows[] = {{"d detach", OPT_ON, &h.detach},
-                                      {"n nonblock nb nowait", OPT_ON, &nonblock},
+                                      {"n nb nonblock nonblocking nowait", OPT_ON, &nonblock},
                                       {"w wait timeout", OPT_DURATION, &h.acquire.wait_ms},
                                       {"s shared", OPT_ON, &shared},
                                       {"x e exclusive", OPT_OFF, &shared},

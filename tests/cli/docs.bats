@@ -1,0 +1,140 @@
+# Man pages and completions say what the command does, no more and no less.
+load helper
+setup() { pawl_setup; top=$BATS_TEST_DIRNAME/../..; }
+
+pages() { # VERB: the page that documents it
+    case $1 in
+    hold | release) echo pawl-hold.1 ;;
+    who | ls) echo pawl-who.1 ;;
+    run | token) echo "pawl-$1.1" ;;
+    *) echo pawl.1 ;;
+    esac
+}
+documented() { # PAGE: its options, one a line: -u --url ...
+    sed -n 's/^\.It Fl //p; /^Those of$/,/^and:$/p; /^\.Fl /p' "$top/man/$1" | grep -v '^Those\|^\.Xr\|^and' |
+        sed 's/^\.Fl //; s/^\.Pq //' | tr ',' '\n' | sed -n 's/^ *\(Fl \)\{0,1\}\(-[a-z][a-z-]*\|[a-zA-Z]\)\( .*\)\{0,1\}$/-\2/p' | sort -u
+}
+helped() { # VERB: the options that its --help names
+    pawl "$1" --help | grep -oE -- '(^|[ ,])--?[a-zA-Z][a-z-]*' | tr -d ' ,' | sort -u
+}
+verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
+
+@test "every option that --help names is in the man page of the verb, or in pawl(1)" {
+    for verb in run hold release who ls token version; do
+        while IFS= read -r option; do
+            { documented "$(pages $verb)"; documented pawl.1; } | grep -qxe "$option" ||
+                { echo "$verb: $option is in no page" && return 1; }
+        done < <(helped $verb | grep -v '^-c$')
+    done
+}
+
+@test "every option of a man page is one of the verb" {
+    n=0
+    for pair in run:pawl-run.1 hold:pawl-hold.1 who:pawl-who.1 token:pawl-token.1 hold:pawl.1; do
+        while IFS= read -r option; do
+            case $option in -c | -V | --version | --) continue ;; esac
+            run --separate-stderr pawl "${pair%:*}" "$option"
+            [[ $stderr != *"unknown option"* ]] || { echo "$pair: $stderr" && return 1; }
+            n=$((n + 1))
+        done < <(documented "${pair#*:}")
+    done
+    [ "$n" -gt 60 ]
+}
+
+@test "every verb is in pawl(1)" {
+    n=0
+    for verb in $(verbs); do
+        grep -qE "(^\.It Ic |, )$verb\>" "$top/man/pawl.1" || { echo "$verb is not in pawl(1)" && return 1; }
+        n=$((n + 1))
+    done
+    [ "$n" -ge 8 ]
+}
+
+@test "every exit code is in pawl(1)" {
+    codes=$(sed -n 's/^    EXIT_[A-Z_]* = \([0-9]*\).*/\1/p' "$top/cli/cli.h")
+    [ "$(wc -w <<<"$codes")" -ge 7 ]
+    for code in $codes 126 127; do grep -qE "^\.It .*\<$code\>" "$top/man/pawl.1" || { echo "$code" && return 1; }; done
+}
+
+@test "libpawl(3) has each function of pawl.h, and no other" {
+    sed -e 's,/\*.*\*/,,' -e /^typedef/d "$top/include/pawl.h" | grep -o '\bpawl_[a-z_]*(' | tr -d '(' | sort -u >"$BATS_TEST_TMPDIR/declared"
+    sed -n '/^\.Sh SYN/,/^\.Sh DESC/s/^\.Fn \(pawl_[a-z_]*\).*/\1/p' "$top/man/libpawl.3" | sort -u >"$BATS_TEST_TMPDIR/documented"
+    [ "$(wc -l <"$BATS_TEST_TMPDIR/declared")" -gt 20 ]
+    diff "$BATS_TEST_TMPDIR/declared" "$BATS_TEST_TMPDIR/documented"
+    grep -o 'PAWL_E[A-Z]*' "$top/include/pawl.h" | grep -v EVENT | grep -v '^PAWL_E$' | sort -u >"$BATS_TEST_TMPDIR/codes"
+    while IFS= read -r code; do grep -q "^.It Dv $code$" "$top/man/libpawl.3" || { echo "$code" && return 1; }; done <"$BATS_TEST_TMPDIR/codes"
+}
+
+@test "pawl.conf(5) has each key, and no other" {
+    sed -n '/^\.Sh KEYS/,/^\.Sh EX/s/^\.It Cm //p' "$top/man/pawl.conf.5" | tr -d ' ' | tr ',' '\n' | sort >"$BATS_TEST_TMPDIR/documented"
+    for key in $(cat "$BATS_TEST_TMPDIR/documented"); do
+        printf '[p]\n%s = x\n' "$key" >"$PAWL_CONFIG"
+        chmod 600 "$PAWL_CONFIG"
+        run --separate-stderr pawl who -u "file:$BATS_TEST_TMPDIR" n
+        [[ $stderr != *"unknown key"* ]] || { echo "$stderr" && return 1; }
+    done
+    grep -oE '\[KEY_[A-Z_]*\] = "[a-z-]*"|"[a-z-]*"' <(sed -n '/key_names\[N_KEYS\]/,/;/p' "$top/cli/config.c") |
+        tr -d '"' | sort | diff - "$BATS_TEST_TMPDIR/documented"
+}
+
+@test "man pages are well-formed" {
+    command -v mandoc >/dev/null || skip "no mandoc here"
+    for page in "$top"/man/*.[1357]; do
+        grep -q '^\.so ' "$page" || mandoc -Tlint -W warning "$page"
+    done
+}
+
+@test "a page that stands for another names one that is there" {
+    for page in "$top"/man/*.1; do
+        target=$(sed -n 's/^\.so man1\///p' "$page")
+        [ -z "$target" ] || [ -e "$top/man/$target" ]
+        grep -q "'$(basename "$page")'" "$top/man/meson.build"
+    done
+}
+
+complete_bash() { # WORD...: what bash offers for the last
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+    COMPREPLY=()
+    _pawl
+    printf '%s\n' "${COMPREPLY[@]}" | sort -u
+}
+
+@test "bash completes the verbs and the options that there are" {
+    source "$top/completions/pawl.bash"
+    diff <(verbs | sort) <(complete_bash pawl '' | grep -v '^-')
+    for verb in run hold release who ls token version; do
+        diff <(helped $verb | grep -v '^-c$') <(complete_bash pawl $verb - | grep -xFf <(helped $verb)) ||
+            { echo "$verb: not offered" && return 1; }
+        for option in $(complete_bash pawl $verb -); do
+            run --separate-stderr pawl $verb "$option"
+            [[ $stderr != *"unknown option"* ]] || { echo "$verb: $stderr" && return 1; }
+        done
+    done
+    [ "$(complete_bash pawl hold --for c)" = correctness ]
+    [ "$(complete_bash pawl hold --log '')" = $'json\ntext' ]
+    complete_bash pawl run -n nightly -- bas | grep -qx bash
+}
+
+@test "bash completes the names of locks" {
+    source "$top/completions/pawl.bash"
+    mkdir "$BATS_TEST_TMPDIR/locks"
+    handle=$(pawl hold -d nightly)
+    [ "$(complete_bash pawl who ni)" = nightly ]
+    pawl release "$handle"
+}
+
+@test "zsh and fish offer the same options" {
+    for verb in run hold release who ls token version; do
+        for option in $(helped $verb | sed -n 's/^--//p'); do
+            grep -q -- "--$option\>" "$top/completions/_pawl" || { echo "zsh: --$option" && return 1; }
+            grep -qE -- "-l $option( |$)" "$top/completions/pawl.fish" || { echo "fish: --$option" && return 1; }
+        done
+    done
+    for verb in $(verbs); do
+        grep -q "^        '$verb:" "$top/completions/_pawl"
+        grep -q -- "-a $verb -d" "$top/completions/pawl.fish"
+    done
+    for option in $(grep -o -- '-l [a-z-]*' "$top/completions/pawl.fish" | cut -c4- | sort -u); do
+        grep -q -- "--$option\>" "$top/completions/_pawl" || { echo "fish alone: --$option" && return 1; }
+    done
+}
