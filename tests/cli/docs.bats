@@ -15,7 +15,7 @@ documented() { # PAGE: its options, one a line: -u --url ...
         sed 's/^\.Fl //; s/^\.Pq //' | tr ',' '\n' | sed -n 's/^ *\(Fl \)\{0,1\}\(-[a-z][a-z-]*\|[a-zA-Z]\)\( .*\)\{0,1\}$/-\2/p' | sort -u
 }
 helped() { # VERB: the options that its --help names
-    pawl "$1" --help | grep -oE -- '(^|[ ,])--?[a-zA-Z][a-z-]*' | tr -d ' ,' | sort -u
+    pawl "$1" --help | grep '^ *-' | grep -oE -- '(^|[ ,])--?[a-zA-Z][a-z-]*' | tr -d ' ,' | sort -u
 }
 verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
 
@@ -61,7 +61,7 @@ verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
     sed -n '/^\.Sh SYN/,/^\.Sh DESC/s/^\.Fn \(pawl_[a-z_]*\).*/\1/p' "$top/man/libpawl.3" | sort -u >"$BATS_TEST_TMPDIR/documented"
     [ "$(wc -l <"$BATS_TEST_TMPDIR/declared")" -gt 20 ]
     diff "$BATS_TEST_TMPDIR/declared" "$BATS_TEST_TMPDIR/documented"
-    grep -o 'PAWL_E[A-Z]*' "$top/include/pawl.h" | grep -v EVENT | grep -v '^PAWL_E$' | sort -u >"$BATS_TEST_TMPDIR/codes"
+    grep -o 'PAWL_E[A-Z]*' "$top/include/pawl.h" | grep -vx 'PAWL_E\|PAWL_EVENT\|PAWL_ERROR' | sort -u >"$BATS_TEST_TMPDIR/codes"
     while IFS= read -r code; do grep -q "^.It Dv $code$" "$top/man/libpawl.3" || { echo "$code" && return 1; }; done <"$BATS_TEST_TMPDIR/codes"
 }
 
@@ -134,7 +134,7 @@ complete_bash() { # WORD...: what bash offers for the last
         grep -q "^        '$verb:" "$top/completions/_pawl"
         grep -q -- "-a $verb -d" "$top/completions/pawl.fish"
     done
-    for option in $(grep -o -- '-l [a-z-]*' "$top/completions/pawl.fish" | cut -c4- | sort -u); do
+    for option in $(grep ^complete "$top/completions/pawl.fish" | grep -o -- '-l [a-z-]*' | cut -c4- | sort -u); do
         grep -q -- "--$option\>" "$top/completions/_pawl" || { echo "fish alone: --$option" && return 1; }
     done
 }
