@@ -12,7 +12,7 @@ _pawl_value() { # OPTION: completes its value; false: it takes none
         --seal | --to | --lock | --token | --by | --seq | --why) COMPREPLY=() ;;
     *) return 1 ;;
     esac
-    compopt -o nospace 2>/dev/null
+    return 0
 }
 
 _pawl() {
