@@ -14,7 +14,7 @@ local now = t[1] * 1000000 + t[2]
 if TO then
   if math.abs(now / 1000 - CLIENT_MS) > 86400000 then return redis.error_reply('PAWLCLOCK') end
   local n = math.max(last + 1048576, now, tonumber(TO))
-  if n >= 9007199254740992 then return redis.error_reply('PAWLEXHAUSTED') end
+  if n >= 9007199254740991 then return redis.error_reply('PAWLEXHAUSTED') end
   last = string.format('%016.0f', n)
   since, run, oldid, oldoffset = last, RUN, id, offset
   redis.call('SET', C, last .. ' ' .. run .. ' ' .. oldid .. ' ' .. since .. ' ' .. oldoffset)
