@@ -108,6 +108,7 @@ static void add_foreign(const struct kernel_locks *locks, const struct stat *st,
             spare[lock->waits]--;
             continue;
         }
+        if (!lock->waits && has_pid(&ours, true, lock->pid)) continue; /* a waiter granted in this moment */
         struct slot slot = {.kind = lock->waits ? (lock->shared ? 'r' : 'w') : (lock->shared ? 's' : 'x'),
                             .order = INT64_MAX};
         describe_pid(lock->pid, slot.about);
