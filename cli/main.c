@@ -20,6 +20,7 @@ static const struct row {
     {"ls", cmd_ls, "", "all locks"},
     {"token", cmd_token, "show|advance [URL]", "where the numbers of a service stand; lift them"},
     {"guard", cmd_guard, "put|get|seal|exec|...", "the resource side: refuse whoever lost the lock"},
+    {"demo", cmd_demo, "[zombie]", "see a lost lock do harm, then see it refused"},
     {"version", cmd_version, "", "what this is, and which services it can use"},
     {"help", cmd_help, "[VERB]", "this text, or that of a verb"},
 };

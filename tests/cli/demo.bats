@@ -1,0 +1,47 @@
+# pawl demo zombie: the story word by word, with times and tokens masked, and those checked apart.
+# PAWL_TEST_REDIS, if set, is a Redis of the test's own.
+load helper
+setup() { pawl_setup; }
+
+# Times become T, tokens A, B, ... in the order of their numbers.
+masked() {
+    local text=$1 letter=A token
+    for token in $(grep -o '[0-9]\{16\}' <<<"$text" | sort -nu); do
+        text=${text//$token/$letter}
+        letter=$(tr A-Y B-Z <<<"$letter")
+    done
+    sed -E 's/^ *[0-9]+ ms  worker/     T ms  worker/; s/[0-9]+ (ms|s) ago/T ms ago/' <<<"$text"
+}
+
+@test "the story, in memory" {
+    began=$EPOCHREALTIME
+    run --separate-stderr -0 pawl demo
+    ended=$EPOCHREALTIME
+    [ -z "$stderr" ]
+    masked "$output" | diff "$BATS_TEST_DIRNAME/demo.golden" -
+    awk '/worker 2  has the lock/ && $1 < 350 { exit 1 } /wakes up/ && $1 < 500 { exit 1 }' <<<"$output"
+    [ $((${ended/./} - ${began/./})) -lt 5000000 ]
+    [ -z "$(ls -d /tmp/pawl-demo-* 2>/dev/null | xargs -rI{} find {} -maxdepth 0 -newermt "@${began%.*}" -user "$(id -un)")" ]
+}
+
+@test "the story on a real service, with processes that are stopped" {
+    [ -n "${PAWL_TEST_REDIS:-}" ] || skip "no redis-server"
+    run --separate-stderr -0 pawl demo zombie -u "$PAWL_TEST_REDIS"
+    [ -z "$stderr" ]
+    masked "$output" | diff <(sed 's/stalls for 500 ms,/is stopped (SIGSTOP),/' "$BATS_TEST_DIRNAME/demo.golden") -
+}
+
+@test "a lock that a stopped holder keeps cannot show it, and says so" {
+    mkdir -p "${PAWL_URL#file:}"
+    run --separate-stderr -119 pawl demo -u "$PAWL_URL"
+    in_stderr "cannot show it"
+    in_stderr "no -u"
+}
+
+@test "PAWL_URL does not change what the demo shows; what is not there is said" {
+    run --separate-stderr -0 env PAWL_URL=redis://127.0.0.1:1 "${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}" demo
+    run --separate-stderr -120 pawl demo -u redis://127.0.0.1:1
+    in_stderr "127.0.0.1"
+    run --separate-stderr -125 pawl demo vampire
+    in_stderr "no demo 'vampire'"
+}
