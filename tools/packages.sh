@@ -2,7 +2,7 @@
 # To add a package, add it to one of the two lists.
 
 build_packages="gcc libc6-dev meson ninja-build pkg-config libhiredis-dev libjansson-dev libssl-dev libsqlite3-dev"
-test_packages="$build_packages libcmocka-dev bats python3 jq procps util-linux strace sqlite3
+test_packages="$build_packages g++ libcmocka-dev bats python3 jq procps util-linux strace sqlite3
  redis-server redis-sentinel redis-tools postgresql pgbouncer etcd-server etcd-client"
 fuzz_packages="clang libclang-rt-14-dev"
 
@@ -16,7 +16,7 @@ missing_packages() { # PACKAGE...: those that are not installed, one a line
 }
 
 # Debian starts a service when its package is installed. The tests start their own, so a policy says no meanwhile.
-policy=/usr/sbin/policy-rc.d
+policy=${PAWL_POLICY:-/usr/sbin/policy-rc.d} # the tests name another one
 apt_install() {
     local sudo="" status=0 ours=
     [ "$(id -u)" = 0 ] || sudo="sudo"
@@ -25,8 +25,9 @@ apt_install() {
         return 1
     fi
     [ -z "$sudo" ] || [ -t 0 ] || sudo="sudo -n"
-    if [ ! -e $policy ]; then
-        printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null && $sudo chmod 755 $policy && ours=yes
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null &&
+            $sudo chmod 755 "$policy" && ours=yes
         trap '[ -z "$ours" ] || $sudo rm -f $policy' EXIT
         trap 'exit 130' INT
         trap 'exit 143' TERM
@@ -34,7 +35,7 @@ apt_install() {
     local apt="$sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3"
     $apt install --no-install-recommends "$@" </dev/null >&2 ||
         { $apt update </dev/null >&2 && $apt install --no-install-recommends "$@" </dev/null >&2; } || status=$?
-    [ -z "$ours" ] || $sudo rm -f $policy
+    [ -z "$ours" ] || $sudo rm -f "$policy"
     trap - EXIT INT TERM
     return $status
 }
@@ -66,5 +67,8 @@ build() (
         meson configure "$dir" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
     fi
     printf '%s' "$*" >"$dir/options"
-    ninja --quiet -C "$dir" </dev/null >"$log" 2>&1 || { { grep -q '^FAILED' "$log" && sed -n '/^FAILED/,$p' "$log" || cat "$log"; } | head -n 200 >&2; exit 1; }
+    ninja --quiet -C "$dir" </dev/null >"$log" 2>&1 || {
+        sed -n '/ERROR:/p; /^FAILED/,$p' "$log" | head -n 200 >&2
+        exit 1
+    }
 )
