@@ -14,6 +14,7 @@ EXCEPTIONS = {
     # (rule, file): why
     ("clocks", "src/clock.c"): "the one place that reads a clock",
     ("clocks", "src/session.c"): "a condition variable knows no CLOCK_BOOTTIME: naps of a second, the deadline is looked at after each",
+    ("no_sleeps_in_tests", "tests/system/run/run_worker.c"): "the pace of a load; nothing is decided by it",
 }
 CODE = ("include", "src", "cli", "lab")
 ALL = CODE + ("tests",)
