@@ -73,12 +73,8 @@ void event_deadline_locked(pawl_client *c, int64_t safe_until_ns) {
 
 void event_deadlines_moved_locked(pawl_client *c) {
     int64_t earliest = LIFE_ENDLESS;
-    for (size_t i = 0; i < c->leases.n; i++)
-        earliest = earlier(earliest, container_of(c->leases.nodes[i], struct lease, timer)->life.safe_until_ns);
-    for (size_t i = 0; i < c->work.n; i++) {
-        const pawl_lock *l = container_of(c->work.nodes[i], pawl_lock, timer);
-        if (l->state == LOCK_HELD) earliest = earlier(earliest, l->max_until_ns);
-    }
+    for (const pawl_lock *l = c->locks; l; l = l->next) /* not the heap: what is being renewed is not in it */
+        if (l->state == LOCK_HELD) earliest = earlier(earliest, lock_safe_until(l));
     c->earliest_ns = earliest;
     if (c->deadline_fd >= 0) arm(c->deadline_fd, earliest);
 }

@@ -223,6 +223,9 @@ static void apply_locked(pawl_client *c, struct lease *lease, enum bk_says says,
     if (lease->own) lease->own->last_sent_ns = later(lease->own->last_sent_ns, sent_ns);
     if (wanted && says == BK_NO) {
         lose_locked(lease, "the service says that it is not ours any more");
+    } else if (wanted && life_due(&lease->life, client_now(c)) == LIFE_LOSE) {
+        lose_locked(lease,
+                    "a renewal was confirmed only behind the deadline"); /* whoever asked was told that it is lost */
     } else if (wanted && says == BK_YES) {
         if (life_confirm(&lease->life, sent_ns, left_ms)) tell_locked(lease, PAWL_DOUBT_OVER, PAWL_OK, NULL);
         tell_locked(lease, PAWL_RENEWED, PAWL_OK, NULL);
