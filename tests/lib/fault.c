@@ -116,7 +116,8 @@ static struct question ask(struct bk_session *session, enum fault_op op, struct 
     enum fault_kind kind = decide(fault, op);
     bool effect = kind == FAULT_NONE || kind == FAULT_REPLY_LOST || kind == FAULT_TWICE;
     if (effect && !travel(fault, FAULT_WAY_THERE, until)) {
-        kind = FAULT_REQUEST_LOST;
+        fault->count[op][kind]--;
+        fault->count[op][kind = FAULT_REQUEST_LOST]++;
         effect = false;
     }
     return (struct question){session, fault, fault->inner, kind, until, effect};
