@@ -84,7 +84,10 @@ static void handle_signal(struct front *f, const struct signalfd_siginfo *info) 
     bool from_kernel = info->ssi_code == SI_KERNEL, ignored = sigismember(&f->run->ignored, sig);
     if (sig == SIGCHLD || (info->ssi_code <= 0 && (pid_t)info->ssi_pid == getpid())) return;
     if (info->ssi_code <= 0 && (pid_t)info->ssi_pid == f->holder) return; /* CONT, sent to wake us */
-    if (ends(sig) && !ignored) f->stop = true;
+    if (ends(sig) && !ignored) {
+        f->stop = true;
+        atomic_store(&f->shared->asked_to_end, sig);
+    }
     switch (phase(f)) {
     case PHASE_WAITING:
         if (ends(sig) && !ignored) send_cancel(f, sig);

@@ -22,6 +22,7 @@
 
 enum {
     RELEASE_MS = 2000, /* for the last question to the service */
+    LOST_MS = 200,     /* the same when there is little to hope for */
     CLEAR_MS = 300,    /* for front to erase the waiting line */
     MOST_FDS = 16
 };
@@ -140,6 +141,11 @@ static void clear_line(const struct holder *h) {
     }
 }
 
+static void set_reason(struct holder *h, const char *text) {
+    char *to = h->shared->result.text;
+    if (!*to) snprintf(to, sizeof h->shared->result.text, "%s", text);
+}
+
 /* Granted: tells front, and lets the command go. */
 static bool start_command(struct holder *h) {
     int fds[MOST_FDS];
@@ -147,7 +153,12 @@ static bool start_command(struct holder *h) {
     int n = pawl_holding_fds(h->lock, fds, MOST_FDS);
     result->token = pawl_token(h->lock);
     result->cmd = h->child.pid;
-    look_at_lock(h);
+    if (!look_at_lock(h)) { /* --seal took too long */
+        result->outcome = OUTCOME_LOST;
+        result->code = PAWL_ELOST;
+        set_reason(h, "the lock was lost before the command was started");
+        return false;
+    }
     atomic_store(&h->shared->cmd, h->child.pid);
     atomic_store(&h->shared->phase, PHASE_HELD);
     send_fds(h->sock, MESSAGE_HELD, fds, n > 0 ? (size_t)n : 0);
@@ -164,11 +175,6 @@ static bool start_command(struct holder *h) {
 }
 
 /* --- losing it --- */
-
-static void set_reason(struct holder *h, const char *text) {
-    char *to = h->shared->result.text;
-    if (!*to) snprintf(to, sizeof h->shared->result.text, "%s", text);
-}
 
 /* Tells the tree to end, and fixes when it is killed. */
 static void stop_tree(struct holder *h, const char *reason, bool at_once) {
@@ -355,7 +361,7 @@ static void hold_on(struct holder *h) {
     int64_t at = clock_after_ms(h->granted_ns, h->run->options.hold_at_least_ms);
     struct pollfd p[2] = {{.fd = h->sock_closed ? -1 : h->sock, .events = POLLIN},
                           {.fd = h->front_fd, .events = POLLIN}};
-    while (clock_now_ns() < at && pawl_check(h->lock) == PAWL_OK) {
+    while (!atomic_load(&h->shared->asked_to_end) && clock_now_ns() < at && pawl_check(h->lock) == PAWL_OK) {
         arm(h, at);
         struct pollfd all[3] = {p[0], p[1], {.fd = h->timer_fd, .events = POLLIN}};
         if (poll(all, 3, -1) > 0 && (all[0].revents || all[1].revents)) return;
@@ -367,7 +373,7 @@ static void let_go(struct holder *h) {
     pawl_error error = PAWL_ERROR_INIT;
     if (h->lock) {
         result->held_ms = (clock_now_ns() - h->granted_ns) / NS_PER_MS;
-        int code = pawl_release(h->lock, RELEASE_MS, &error);
+        int code = pawl_release(h->lock, result->outcome == OUTCOME_LOST ? LOST_MS : RELEASE_MS, &error);
         if (code && result->outcome == OUTCOME_RAN) {
             result->code = code;
             result->unproven = h->run->options.receipt || h->run->options.common.for_correctness;

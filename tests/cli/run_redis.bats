@@ -1,0 +1,148 @@
+# pawl run over a lease: how it is lost, in time, and what becomes of the command. Runs under `with-server redis --`.
+load helper
+setup() {
+    pawl_setup
+    export PAWL_URL=$PAWL_TEST_REDIS
+    cd "$BATS_TEST_TMPDIR"
+    PAWL=${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}
+}
+teardown() {
+    server_pid | xargs -r kill -CONT
+    redis FLUSHALL
+    [ -z "${pid:-}" ] || wait "$pid" || true
+}
+redis() { redis-cli -p "$PAWL_TEST_REDIS_PORT" "$@"; }
+server_pid() { redis-cli -p "$PAWL_TEST_REDIS_PORT" INFO server 2>/dev/null | sed -n 's/^process_id:\([0-9]*\).*/\1/p'; }
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
+start() { # OPTIONS... -- COMMAND...: in the background; $pid, stderr in ./stderr
+    "$PAWL" run "$@" 2>stderr 3>&- &
+    pid=$!
+    until_ok 5 test -e up
+}
+ends() { # CODE
+    local code=0
+    wait "$pid" || code=$?
+    pid=
+    [ "$code" = "$1" ] || { echo "exit $code, wanted $1; $(cat stderr)" && return 1; }
+}
+LOOP='while :; do read -rt 0.02 <> <(:); done'
+
+@test "a deleted key: TERM within a renewal interval, 122, and one line that says so" {
+    start -t 900ms --receipt r n bash -c "trap 'date +%s%N >told; exit 0' TERM; touch up; $LOOP"
+    redis DEL pawl:n
+    began=$(now_ms)
+    ends 122
+    [ $(($(cat told) / 1000000 - began)) -lt 600 ]
+    [ "$(grep -c . stderr)" = 1 ]
+    grep -q 'pawl: n: LOST after .*got TERM at' stderr
+    jq -e '.outcome == "lost" and .exit == 122 and (.reason | length > 0) and (.token | length > 0)' r
+}
+
+@test "a lock that somebody else took is lost as well" {
+    start -t 900ms n bash -c "touch up; $LOOP"
+    redis SET pawl:n somebody
+    ends 122
+    [ "$(redis GET pawl:n)" = somebody ]
+}
+
+@test "a service that falls silent: TERM at grace before the end, dead before anybody else could have it" {
+    server=$(server_pid)
+    start -t 2s --grace 300ms n bash -c "trap 'date +%s%N >told' TERM; touch up; while :; do date +%s%N >last; read -rt 0.02 <> <(:); done"
+    kill -STOP "$server"
+    stopped=$(now_ms)
+    ends 122
+    ended=$(now_ms)
+    kill -CONT "$server"
+    [ $(($(cat last) / 1000000 - stopped)) -lt 2000 ] # the last renewal came before the stop
+    [ $((ended - stopped)) -le 4000 ]
+    # the command ignored TERM, and was killed some grace later
+    told=$(($(cat told) / 1000000)) last=$(($(cat last) / 1000000))
+    [ $((last - told)) -ge 150 ]
+    [ $((last - told)) -le 450 ]
+    grep -q 'LOST after' stderr
+}
+
+@test "--on-lost kill: no TERM" {
+    start -t 600ms --on-lost kill n bash -c "trap 'touch told' TERM; touch up; $LOOP"
+    redis DEL pawl:n
+    ends 122
+    [ ! -e told ]
+}
+
+@test "a stopped command is woken to be told" {
+    start -t 900ms n bash -c "echo \$\$ >cmd; trap 'touch told; exit 0' TERM; touch up; $LOOP"
+    kill -STOP "$(cat cmd)"
+    redis DEL pawl:n
+    ends 122
+    [ -e told ]
+}
+
+@test "the service is gone at the end: the command's own status counts, unless proof was asked for" {
+    for code in 0 3; do
+        rm -f up go
+        start -t 10s n sh -c "touch up; until [ -e go ]; do sleep 0.02; done; exit $code"
+        server=$(server_pid)
+        kill -STOP "$server"
+        touch go
+        ends "$code"
+        kill -CONT "$server"
+        grep -q "pawl: n: sh exited with $code, but the release failed: " stderr
+        redis DEL pawl:n
+    done
+    rm -f up go
+    start -t 10s --receipt r n sh -c "touch up; until [ -e go ]; do sleep 0.02; done"
+    kill -STOP "$server"
+    touch go
+    ends 122
+    kill -CONT "$server"
+    jq -e '.outcome == "lost" and .status == 0 and .exit == 122' r
+}
+
+@test "the grant turns out not to be ours at the end: 122" {
+    start -t 20s n sh -c 'touch up; until [ -e go ]; do sleep 0.02; done'
+    redis SET pawl:n somebody
+    touch go
+    ends 122
+    [ "$(redis GET pawl:n)" = somebody ]
+}
+
+@test "refused: times that cannot work, shared mode, correctness without a guard" {
+    run --separate-stderr -119 pawl run -t 3s --grace 2s n touch ran
+    in_stderr "a grace of 2 s does not fit into a ttl of 3 s"
+    run --separate-stderr -119 pawl run --for correctness n touch ran
+    run -0 pawl run --for efficiency n true
+    run pawl run -s n touch ran
+    [ "$status" = 119 ] || [ "$status" = 125 ]
+    [ ! -e ran ]
+    run -0 pawl run -t 3s n true
+    run -0 pawl run -t 100ms n true
+}
+
+@test "unreachable is 120" {
+    run --separate-stderr -120 pawl run -u redis://127.0.0.1:1 -w 0.5 n touch ran
+    in_stderr "127.0.0.1:1"
+    [ ! -e ran ]
+}
+
+@test "a password is seen neither in ps, nor by the command, nor in messages" {
+    redis CONFIG SET requirepass hunter2secret
+    url="redis://:hunter2secret@127.0.0.1:$PAWL_TEST_REDIS_PORT"
+    run -0 pawl run -v -u "$url" n sh -c 'env; ps -o args= -e'
+    out=$output
+    PAWL_URL=$url run -0 pawl run -v n sh -c 'env; ps -o args= -e'
+    out+=$output
+    PAWL_URL=$url run pawl run -v -u "redis://:wrongsecret@127.0.0.1:$PAWL_TEST_REDIS_PORT" -w 1 n true
+    out+=$output
+    redis -a hunter2secret CONFIG SET requirepass "" 2>/dev/null
+    [[ $out == *PAWL_TOKEN=* ]]
+    [[ $out != *hunter2secret* && $out != *wrongsecret* ]]
+}
+
+@test "elected again after a loss, with a higher token" {
+    start -t 900ms --repeat n bash -c 'echo $PAWL_TOKEN >>tokens; touch up; sleep 30'
+    redis DEL pawl:n
+    until_ok 10 sh -c '[ "$(wc -l <tokens)" = 2 ]'
+    sort -nuc tokens
+    kill "$pid"
+    ends 143
+}
