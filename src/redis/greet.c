@@ -29,7 +29,7 @@ enum bk_says greet_reply(struct wire *w, struct bk_until until, redisReply **ret
                          pawl_error *error) {
     if (wire_reply(w, until, ret, error) != BK_YES) return BK_FAULT;
     if ((*ret)->type != REDIS_REPLY_ERROR) return BK_YES;
-    if (verdict(w, (*ret)->str, error) == BK_UNKNOWN)
+    if (verdict_is((*ret)->str, "unknown command") || verdict(w, (*ret)->str, error) == BK_UNKNOWN)
         error_set(error, code, w->node, "%s: %s (%.200s)", w->node, what, (*ret)->str);
     return BK_FAULT;
 }
