@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 #define MAGIC "pawl lock 1\n"
-enum { MAGIC_SIZE = sizeof MAGIC - 1, HEAD_SIZE = 2048, SLOT_SIZE = 512, SLOTS = 2048 };
+enum { MAGIC_SIZE = sizeof MAGIC - 1, HEAD_SIZE = 2048, HINT = 2040, SLOT_SIZE = 512, SLOTS = 2048 };
 /* Byte locks: the queue from 2^61, two bytes a nanosecond (with a gap between neighbours, so that the kernel need not
  * merge and split them), the marks of the slots from 2^62. */
 #define QUEUE (INT64_C(1) << 61)
 #define QUEUE_END (INT64_C(1) << 62)
-#define PLACE(arrival) (QUEUE + 2 * (arrival) + 1)
+#define PLACE(arrival) (QUEUE + (arrival))
 #define MARK(slot) (QUEUE_END + (slot))
 
 static int byte_lock(int fd, int command, short type, int64_t at, int64_t length) {
@@ -142,22 +142,36 @@ int lockfile_try(struct lockfile *file, bool shared) {
 }
 
 int lockfile_queue(struct lockfile *file) {
+    int64_t arrival = clock_now_ns(), before = 0;
+    if (!file->headed || pread(file->fd, &before, sizeof before, HINT) != (ssize_t)sizeof before) before = 0;
     /* two that arrive in the same nanosecond: one stands behind the other */
-    for (int64_t arrival = clock_now_ns();; arrival++) {
-        if (byte_lock(file->fd, F_OFD_SETLK, F_WRLCK, PLACE(arrival), 1) == 0) {
-            file->arrival = arrival;
-            return 0;
-        }
+    while (byte_lock(file->fd, F_OFD_SETLK, F_WRLCK, PLACE(arrival), 1) != 0) {
         if (errno != EAGAIN && errno != EACCES) return errno;
+        arrival++;
     }
+    file->arrival = arrival;
+    file->before = before > 0 && before < arrival ? before : 0;
+    if (file->headed && pwrite(file->fd, &arrival, sizeof arrival, HINT) < 0) file->before = 0; /* costs time only */
+    return 0;
+}
+
+/* Blocks until nobody holds the byte. */
+static int await_byte(int fd, int64_t at) {
+    while (byte_lock(fd, F_OFD_SETLKW, F_WRLCK, at, 1) != 0)
+        if (errno != EINTR) return errno;
+    return byte_lock(fd, F_OFD_SETLK, F_UNLCK, at, 1) == 0 ? 0 : errno;
 }
 
 int lockfile_turn(struct lockfile *file) {
-    int64_t earlier = PLACE(file->arrival) - 1 - QUEUE;
-    /* a write lock, though nothing is written: requests that exclude each other are woken one by one */
-    while (byte_lock(file->fd, F_OFD_SETLKW, F_WRLCK, QUEUE, earlier) != 0)
-        if (errno != EINTR) return errno;
-    return byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, QUEUE, earlier) == 0 ? 0 : errno;
+    int number = file->before ? await_byte(file->fd, PLACE(file->before)) : 0;
+    while (number == 0) {
+        struct flock earlier = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = QUEUE};
+        earlier.l_len = PLACE(file->arrival) - QUEUE;
+        if (fcntl(file->fd, F_OFD_GETLK, &earlier) != 0) return errno;
+        if (earlier.l_type == F_UNLCK) return 0;
+        number = await_byte(file->fd, earlier.l_start);
+    }
+    return number;
 }
 
 int lockfile_wait(struct lockfile *file, bool shared) {

@@ -8,6 +8,9 @@
  * locked (F_OFD_GETLK locks nothing), so nobody barges in, readers included, and those who try never disturb one
  * another.
  *
+ * To wake one waiter at a time, each blocks on the byte of the one before it. Who that is stands in the file as a mere
+ * hint: after each wait the kernel is asked whether an earlier byte is locked, and if so, that one is waited for.
+ *
  * The file: a head of 2048 bytes ("pawl lock 1", the name of the lock), then slots of 512 bytes, one line each. Slot 0
  * is the exclusive holder, others are shared holders and waiters. A slot counts only while its own byte (behind the
  * turnstile) is locked, too: that lock dies with its process, so a record of the dead is never shown, and looking
@@ -28,6 +31,7 @@ struct lockfile {
     bool seen;       /* to have pawl's head, a moment ago */
     bool lent;       /* copies of the descriptor may be kept elsewhere */
     int64_t arrival; /* ours in the queue; 0: not in it */
+    int64_t before;  /* whose arrival was before ours: a hint, 0 none */
 };
 
 struct slot {
