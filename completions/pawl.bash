@@ -17,7 +17,7 @@ _pawl_value() { # OPTION: completes its value; false: it takes none
 
 _pawl() {
     local cur prev verb options operands=0 i
-    local verbs="run hold release who ls token guard version help"
+    local verbs="run hold release who ls token guard demo version help"
     _get_comp_words_by_ref -n =: cur prev words cword 2>/dev/null ||
         { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
     COMPREPLY=()
@@ -59,8 +59,9 @@ _pawl() {
             COMPREPLY=($(compgen -W "put get seal exec audit install reset test --help" -- "$cur"))
             return
         fi
-        options="$every --json --lock --token --by --rule --accept-jump --seq --to --why"
+        options="$every --json --lock --token --by --rule --accept-jump --seq --to --why --exec --rounds"
         ;;
+    demo) options="zombie $every $url" ;;
     help) options=$verbs ;;
     *) return ;;
     esac

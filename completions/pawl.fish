@@ -8,7 +8,7 @@ function __pawl_verb
     test (count (commandline -opc)) -gt 1; and contains -- (commandline -opc)[2] $argv
 end
 
-set -l verbs run hold release who ls token guard version help
+set -l verbs run hold release who ls token guard demo version help
 complete -c pawl -f
 complete -c pawl -n __fish_is_first_token -a run -d 'hold the lock while a command runs'
 complete -c pawl -n __fish_is_first_token -a hold -d 'take it, tell each event as JSON, keep it until stdin ends'
@@ -17,6 +17,7 @@ complete -c pawl -n __fish_is_first_token -a who -d 'who holds it, and who waits
 complete -c pawl -n __fish_is_first_token -a ls -d 'all locks'
 complete -c pawl -n __fish_is_first_token -a token -d 'where the numbers of a service stand; lift them'
 complete -c pawl -n __fish_is_first_token -a guard -d 'the resource side: refuse whoever lost the lock'
+complete -c pawl -n __fish_is_first_token -a demo -d 'see a lost lock do harm, then see it refused'
 complete -c pawl -n __fish_is_first_token -a version -d 'what this is, and which services it can use'
 complete -c pawl -n __fish_is_first_token -a help -d 'the text of a verb'
 complete -c pawl -n '__pawl_verb help' -a "$verbs"
@@ -25,7 +26,7 @@ complete -c pawl -s v -l verbose -d 'more messages'
 complete -c pawl -s q -l quiet -d 'fewer messages'
 complete -c pawl -l log -x -a 'text json' -d 'form of messages'
 complete -c pawl -s h -l help -d 'what the verb does'
-complete -c pawl -n '__pawl_verb run hold who ls token' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// mem:' -d 'where the lock lives'
+complete -c pawl -n '__pawl_verb run hold who ls token demo' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// mem:' -d 'where the lock lives'
 complete -c pawl -n '__pawl_verb run hold release who ls token guard version' -l json -d 'results as JSON'
 complete -c pawl -n '__pawl_verb run hold who ls token' -s w -l wait -l timeout -x -d 'how long to wait'
 
@@ -57,3 +58,6 @@ complete -c pawl -n '__pawl_verb guard' -l rule -x -a 'ge gt seq' -d 'which toke
 complete -c pawl -n '__pawl_verb guard' -l accept-jump -d 'take a token far ahead'
 complete -c pawl -n '__pawl_verb guard' -l seq -x -d 'number of the write'
 complete -c pawl -n '__pawl_verb guard' -l why -x -d reason
+complete -c pawl -n '__pawl_verb guard' -l exec -d 'test a program'
+complete -c pawl -n '__pawl_verb guard' -l rounds -x -d 'of writers at once'
+complete -c pawl -n '__pawl_verb demo' -a zombie
