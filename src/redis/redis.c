@@ -57,12 +57,13 @@ static void script_by(struct args *a, const struct script *script, bool text, in
 enum bk_says call_script(struct bk_session *s, const struct script *script, struct args *a, int keys,
                          struct bk_until until, redisReply **ret, pawl_error *error) {
     char count[8];
-    for (int text = 0;; text++) {
+    for (bool text = script == &script_renew && !s->renewed;; text = true) {
         AUTO_REPLY reply = NULL;
         script_by(a, script, text, keys, count);
         enum bk_says says = wire_ask(&s->wire, a, until, &reply, error);
         if (says != BK_YES) return says;
         if (reply->type != REDIS_REPLY_ERROR) {
+            s->renewed = s->renewed || script == &script_renew;
             *ret = reply;
             reply = NULL;
             return BK_YES;

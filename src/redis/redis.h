@@ -31,6 +31,8 @@ struct bk_session {
     struct bk *bk;
     struct wire wire;
     char run_id[41];
+    bool renewed; /* the first renewal carries the script's text: NOSCRIPT would cost a second round trip of little time
+                   */
     struct watch *watch; /* NULL without sentinels */
 };
 

@@ -1,0 +1,247 @@
+/* network.c: replies that never come, hosts that fall silent, connections that break, clocks that step: no false
+ * "held", no false "lost", and no call that takes longer than it was given. */
+#include "clock.h"
+#include "proxy.h"
+#include "server.h"
+#include "skew.h"
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "pawl.h"
+
+static struct server server;
+static struct proxy *proxy;
+static pawl_client *near, *far; /* far: through the proxy */
+static pawl_error error = PAWL_ERROR_INIT;
+
+#define must(call)                                                                                                     \
+    do {                                                                                                               \
+        int code_ = (call);                                                                                            \
+        if (code_) fail_msg("%s: %d %s", #call, code_, error.text);                                                    \
+    } while (0)
+
+static void open_both(int64_t ttl_ms) {
+    pawl_options options = PAWL_OPTIONS_INIT;
+    char url[64];
+    options.ttl_ms = ttl_ms;
+    proxy = proxy_start(server.port);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", proxy_port(proxy));
+    error = (pawl_error)PAWL_ERROR_INIT;
+    must(pawl_open(server.url, &options, &near, &error));
+    must(pawl_open(url, &options, &far, &error));
+}
+
+static int setup(void **state) {
+    (void)state;
+    server.shim = skew_library;
+    server_start_redis(&server, NULL);
+    open_both(30000);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    pawl_close(far);
+    pawl_close(near);
+    proxy_stop(proxy);
+    server_stop(&server);
+    return 0;
+}
+
+static void reopen(int64_t ttl_ms) {
+    pawl_close(far);
+    pawl_close(near);
+    proxy_stop(proxy);
+    open_both(ttl_ms);
+}
+
+static int take(pawl_client *client, const char *name, int64_t wait_ms, pawl_lock **ret) {
+    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
+    options.wait_ms = wait_ms;
+    return pawl_acquire(client, name, &options, ret, &error);
+}
+
+static int64_t ms_since(int64_t start_ns) { return (clock_now_ns() - start_ns) / NS_PER_MS; }
+
+static void until(int64_t at_ns) {
+    for (int64_t now; (now = clock_now_ns()) < at_ns;) poll(NULL, 0, clock_poll_ms(now, at_ns));
+}
+
+static void test_the_reply_is_lost(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    must(take(far, "warm", 1000, &lock));
+    must(pawl_release(lock, 1000, &error));
+    proxy_drop(proxy, PROXY_TO_CLIENT, true);
+    int64_t start = clock_now_ns();
+    assert_int_equal(take(far, "n", 400, &lock), PAWL_EUNREACHABLE);
+    assert_true(ms_since(start) < 1000);
+    assert_int_equal(server_redis_int(server.port, "EXISTS pawl:n"), 1); /* it was taken */
+    proxy_drop(proxy, PROXY_TO_CLIENT, false);
+    must(take(near, "n", 10000, &lock)); /* well before the ttl of 30 s: undone in the background */
+    print_message("# undone after %lld ms\n", (long long)ms_since(start));
+    must(pawl_release(lock, 1000, &error));
+    must(take(far, "n", 1000, &lock));
+    must(pawl_release(lock, 1000, &error));
+}
+
+static void test_a_silent_server(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    reopen(2000);
+    must(take(far, "held", 1000, &lock));
+    int64_t safe_ns = clock_now_ns() + pawl_remaining_ms(lock) * NS_PER_MS;
+    server_kill(&server, SIGSTOP);
+    pawl_lock *other;
+    int64_t start = clock_now_ns();
+    assert_int_equal(take(near, "n", 500, &other), PAWL_EUNREACHABLE);
+    if (ms_since(start) > 700) fail_msg("took %lld ms", (long long)ms_since(start));
+    assert_non_null(strstr(error.text, "127.0.0.1"));
+    until(safe_ns + 700 * NS_PER_MS); /* renewed at a third of the ttl at the latest before the stop */
+    assert_int_equal(pawl_check(lock), PAWL_ELOST);
+    server_kill(&server, SIGCONT);
+    assert_int_equal(pawl_check(lock), PAWL_ELOST);
+    pawl_release(lock, 2000, &error);
+    must(take(near, "held", 5000, &lock));
+    must(pawl_release(lock, 1000, &error));
+    must(take(near, "n", 5000, &lock)); /* the stopped server got the question: undone, or over within the ttl */
+    must(pawl_release(lock, 1000, &error));
+}
+
+static void test_a_host_that_vanished(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    reopen(3000);
+    must(take(far, "n", 1000, &lock));
+    proxy_half_open(proxy); /* the old connection is a grave; new ones work */
+    until(clock_now_ns() + 4500 * NS_PER_MS);
+    must(pawl_check(lock)); /* renewed over another one */
+    must(pawl_verify(lock, 1000, &error));
+    must(pawl_release(lock, 1000, &error));
+}
+
+static void test_a_hiccup(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    reopen(3000);
+    must(take(far, "n", 1000, &lock));
+    for (int i = 0; i < 2; i++) {
+        proxy_freeze(proxy, true);
+        int64_t end = clock_now_ns() + 1900 * NS_PER_MS; /* with the third that has gone: 0.97 of the ttl */
+        until(end);
+        proxy_freeze(proxy, false);
+        until(end + 1500 * NS_PER_MS);
+        must(pawl_check(lock));
+    }
+    must(pawl_verify(lock, 1000, &error));
+    must(pawl_release(lock, 1000, &error));
+}
+
+static void test_all_connections_break(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    reopen(2000);
+    must(take(far, "n", 1000, &lock));
+    for (int i = 0; i < 3; i++) {
+        proxy_cut(proxy, true);
+        until(clock_now_ns() + 700 * NS_PER_MS);
+        proxy_cut(proxy, false);
+        until(clock_now_ns() + 700 * NS_PER_MS);
+        must(pawl_check(lock));
+    }
+    free(server_redis(server.port,
+                      "CLIENT KILL TYPE normal")); /* no SIGPIPE either: its disposition is the default here */
+    must(pawl_release(lock, 2000, &error));
+}
+
+static void test_a_slow_network(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    reopen(3000);
+    proxy_delay(proxy, PROXY_TO_SERVER, 100);
+    proxy_delay(proxy, PROXY_TO_CLIENT, 100);
+    must(take(far, "n", 3000, &lock));
+    int64_t left = pawl_remaining_ms(lock);
+    if (left > 3000 - 200 || left < 2000) fail_msg("%lld ms left", (long long)left); /* counted from the sending */
+    until(clock_now_ns() + 4000 * NS_PER_MS);
+    must(pawl_check(lock));
+    must(pawl_release(lock, 2000, &error));
+    proxy_delay(proxy, PROXY_TO_SERVER, 700);
+    proxy_delay(proxy, PROXY_TO_CLIENT, 700);
+    reopen(1000);
+    proxy_delay(proxy, PROXY_TO_CLIENT, 1100); /* longer than the ttl: never held */
+    int code = take(far, "n", 6000, &lock);
+    assert_true(code == PAWL_ETIMEOUT || code == PAWL_EUNREACHABLE);
+}
+
+static void test_a_late_duplicate(void **state) {
+    (void)state;
+    pawl_lock *lock, *next;
+    must(take(far, "n", 1000, &lock));
+    must(pawl_release(lock, 1000, &error));
+    must(take(near, "n", 1000, &next));
+    assert_true(proxy_replay(proxy)); /* the release, once more */
+    must(pawl_verify(next, 1000, &error));
+    must(pawl_release(next, 1000, &error));
+}
+
+static int64_t clock_of_server(void) { return server_redis_int(server.port, "EVAL return(redis.call('TIME')[1]+0) 0"); }
+
+static void test_the_servers_clock_steps(void **state) {
+    (void)state;
+    pawl_lock *lock, *next;
+    reopen(2000);
+    must(take(near, "n", 1000, &lock));
+    int64_t before = clock_of_server();
+    skew_set(&server, -3600 * 1000);
+    int64_t after = clock_of_server();
+    if (before - after < 3590 || before - after > 3610) fail_msg("the server does not see the shift");
+    until(clock_now_ns() + 2500 * NS_PER_MS);
+    must(pawl_check(lock));
+    int64_t left = server_redis_int(server.port, "PTTL pawl:n");
+    assert_true(left > 0 && left <= 2000); /* a renewal puts it right */
+    skew_set(&server, 3600 * 1000);        /* everything expires at once */
+    must(take(far, "n", 2000, &next));
+    assert_true(pawl_token(next) > pawl_token(lock));
+    until(clock_now_ns() + 1000 * NS_PER_MS);
+    assert_int_equal(pawl_check(lock), PAWL_ELOST); /* told at its next renewal */
+    must(pawl_verify(next, 1000, &error));
+    pawl_release(lock, 1000, &error);
+    must(pawl_release(next, 1000, &error));
+}
+
+static void test_the_server_has_no_ear(void **state) {
+    (void)state;
+    pawl_client *client;
+    pawl_lock *lock;
+    char url[64];
+    proxy_freeze(proxy, true);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", proxy_port(proxy));
+    must(pawl_open(url, NULL, &client, &error));
+    int64_t start = clock_now_ns();
+    assert_int_equal(take(client, "n", 500, &lock), PAWL_EUNREACHABLE);
+    if (ms_since(start) > 700) fail_msg("took %lld ms", (long long)ms_since(start));
+    assert_non_null(strstr(error.text, "did not answer in time"));
+    pawl_close(client);
+    proxy_freeze(proxy, false);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
+
+int main(void) {
+    signal(SIGPIPE, SIG_DFL);
+    const struct CMUnitTest tests[] = {
+        CASE(the_reply_is_lost), CASE(a_silent_server),         CASE(a_host_that_vanished),
+        CASE(a_hiccup),          CASE(all_connections_break),   CASE(a_slow_network),
+        CASE(a_late_duplicate),  CASE(the_servers_clock_steps), CASE(the_server_has_no_ear),
+    };
+    return cmocka_run_group_tests_name("redis network", tests, NULL, NULL);
+}
