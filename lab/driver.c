@@ -12,7 +12,8 @@ struct client {
     char key[200];
 };
 
-static void close_client(void *of) {
+static void close_client(void *of, bool sweep) {
+    (void)sweep;
     struct client *c = of;
     if (c->lock) pawl_release(c->lock, 1000, NULL);
     pawl_close(c->pawl);
@@ -29,7 +30,7 @@ static int open_client(const char *url, const char *key, bool contended, void **
     int r = pawl_open(url, &options, &c->pawl, error);
     if (r == PAWL_OK) r = pawl_connect(c->pawl, 5000, error);
     if (r) {
-        close_client(c);
+        close_client(c, false);
         return r;
     }
     *ret = c;

@@ -13,8 +13,9 @@ struct driver {
     int (*acquire)(void *client, pawl_error *error); /* waits until it is held */
     int (*release)(void *client, pawl_error *error);
     int64_t (*token)(const void *client); /* of the grant just held; 0: it has none */
-    void (*close)(void *client);
-    /* Takes key:0 .. key:n-1 at once, in the cheapest way; they are free after close. */
+    /* sweep: also removes what the floor made (files), which nobody uses any more. */
+    void (*close)(void *client, bool sweep);
+    /* Takes key:0 .. key:n-1 at once, in the cheapest way; they are free after close. NULL: the event form. */
     int (*take_many)(void *client, long n, pawl_error *error);
 };
 

@@ -70,16 +70,16 @@ static int take_many(void *of, long n, pawl_error *error) {
     return PAWL_OK;
 }
 
-static void close_client(void *of) {
+static void close_client(void *of, bool sweep) {
     struct client *c = of;
     for (long i = 0; i < c->n_fds; i++) {
         char path[440];
         snprintf(path, sizeof path, "%s.%ld", c->path, i);
         close(c->fds[i]);
-        unlink(path);
+        if (sweep) unlink(path);
     }
     free(c->fds);
-    unlink(c->path);
+    if (sweep) unlink(c->path);
     free(c);
 }
 

@@ -26,7 +26,8 @@ static int failed(struct client *c, const char *what, const redisReply *reply, p
     return error_set(error, PAWL_EUNREACHABLE, NULL, "raw %s: %s", what, why);
 }
 
-static void close_client(void *of) {
+static void close_client(void *of, bool sweep) {
+    (void)sweep;
     struct client *c = of;
     if (c->redis) {
         for (long i = 0; i < c->many; i++) redisAppendCommand(c->redis, "DEL %s:%ld", c->key, i);
@@ -80,7 +81,7 @@ static int open_client(const char *text, const char *key, bool contended, void *
         if (reply && reply->type == REDIS_REPLY_STATUS) freeReplyObject(redisCommand(c->redis, "LPUSH %s t", c->key));
         freeReplyObject(reply);
     }
-    if (r) close_client(c);
+    if (r) close_client(c, false);
     else *ret = c;
     return r;
 }

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -54,23 +55,28 @@ static double cpu_s(void) {
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-static void make_url(char *url, size_t size) {
-    const char *variant = env("FLP_VARIANT", "file"), *ports = env("FLP_REDIS", "6379");
-    size_t n = 0;
-    if (strcmp(variant, "file") == 0) snprintf(url, size, "file:%s/pawl", env("FLP_DIR", "/tmp"));
+static void redlock_url(const char *ports, char *url, size_t size) {
+    size_t n = (size_t)snprintf(url, size, "redlock://");
+    for (const char *p = ports, *comma = ""; *p && n < size; p += strcspn(p, ","), p += *p == ',', comma = ",")
+        n += (size_t)snprintf(url + n, size - n, "%s127.0.0.1:%.*s", comma, (int)strcspn(p, ","), p);
+}
+
+/* FLP_DIR may be writable to all, where pawl refuses to lock. */
+static void file_url(const char *directory, char *url, size_t size) {
+    snprintf(url, size, "file:%s/pawl", directory);
+    if (mkdir(url + strlen("file:"), 0700) && errno != EEXIST) die("%s: %s", url, strerror(errno));
+}
+
+static void make_url(const char *variant, char *url, size_t size) {
+    const char *ports = env("FLP_REDIS", "6379");
+    if (strcmp(variant, "file") == 0) file_url(env("FLP_DIR", "/tmp"), url, size);
     else if (strcmp(variant, "redis") == 0)
         snprintf(url, size, "redis://127.0.0.1:%.*s", (int)strcspn(ports, ","), ports);
+    else if (strcmp(variant, "redlock") == 0) redlock_url(ports, url, size);
     else if (strcmp(variant, "pg") == 0) snprintf(url, size, "%s", env("FLP_PG", "postgresql://"));
     else if (strcmp(variant, "etcd") == 0) snprintf(url, size, "etcd://%s", env("FLP_ETCD", "127.0.0.1:2379"));
     else if (strcmp(variant, "url") == 0) snprintf(url, size, "%s", env("FLP_URL", "file:"));
-    else if (strcmp(variant, "redlock") == 0) {
-        n += (size_t)snprintf(url, size, "redlock://");
-        for (const char *p = ports; *p && n < size; p += strcspn(p, ","), p += *p == ',')
-            n +=
-                (size_t)snprintf(url + n, size - n, "%s127.0.0.1:%.*s", p == ports ? "" : ",", (int)strcspn(p, ","), p);
-    } else {
-        die("FLP_VARIANT is %s, none of file redis redlock pg etcd url", variant);
-    }
+    else die("FLP_VARIANT is %s, none of file redis redlock pg etcd url", variant);
 }
 
 static pawl_client *client;
@@ -166,7 +172,7 @@ int main(void) {
     prctl(PR_SET_TIMERSLACK, 1000UL); /* ns */
     if (env_number("FLP_CLIENTS", "1") != 1) die("one client a process: \"spawn\": \"each\"");
     key = env("FLP_KEY", "k");
-    make_url(url, sizeof url);
+    make_url(env("FLP_VARIANT", "file"), url, sizeof url);
     pawl_options options = PAWL_OPTIONS_INIT;
     options.ttl_ms = env_number("FLP_TTL_MS", "10000");
     if (pawl_open(url, &options, &client, &error) || pawl_connect(client, 5000, &error)) die("%s", error.text);

@@ -69,7 +69,7 @@ void scenario_cycle(struct plan *plan, const char *url, struct row *ret) {
     while (r == PAWL_OK && ret->tries < plan->tries) r = run_try(plan, lanes, ret, &error);
     if (r) row_fail(ret, &error);
     for (int i = 0; i < 2; i++) {
-        if (lanes[i].client) lanes[i].driver->close(lanes[i].client);
+        if (lanes[i].client) lanes[i].driver->close(lanes[i].client, true);
         samples_free(&lanes[i].samples);
     }
 }

@@ -80,7 +80,7 @@ static void work(struct race *race, int number, uint64_t random) {
     race->stop = times[1];
     sleep_until(race->start);
     take_turns(race, w, client, random);
-    race->driver->close(client);
+    race->driver->close(client, false);
 }
 
 /* 0: all are ready. */
@@ -238,6 +238,9 @@ static int run_side(struct plan *plan, const char *url, const struct driver *dri
         row->faults += judge(&race, all, n, ret, row->text, sizeof row->text);
         free(all);
     }
+    void *client;
+    if (driver != &driver_pawl && driver->open(url, plan->key, true, &client, NULL) == PAWL_OK)
+        driver->close(client, true);
     munmap(race.workers, size);
     free(race.pids);
     return r;
