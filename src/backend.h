@@ -101,6 +101,9 @@ struct backend {
     /* Parses parameters; no I/O. YES or FAULT. The url lives until close. */
     enum bk_says (*open)(const struct url *, struct bk **ret, pawl_error *);
     void (*close)(struct bk *, bool forked);
+    /* NULL, or called once after open: the client's ttl, by which a session-bound service bounds how long a lock outlives a
+     * host that vanished, and its about. */
+    void (*introduce)(struct bk *, int64_t ttl_ms, const char *about);
     enum bk_says (*connect)(struct bk *, struct bk_until, struct bk_session **ret, pawl_error *);
     void (*drop)(struct bk_session *, bool forked); /* forked: close descriptors only, say nothing */
     /* Descriptors that show a hang-up (grant NULL), or that keep the grant while duplicates of them are open. */

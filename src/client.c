@@ -55,6 +55,7 @@ int client_new(const struct backend *be, struct bk *bk, struct url *url, const p
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->session_free, NULL);
     about_self(c->label, c->about);
+    if (be->introduce) be->introduce(bk, c->options.ttl_ms, c->about);
     *ret = c;
     return PAWL_OK;
 }

@@ -266,6 +266,7 @@ static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
     if (c->be->caps.hub && !b->queued) want_hub(c);
     if (first) observe(l, PAWL_WAITING, PAWL_EBUSY, l->holder);
     int64_t ask_ms = later(b->ask_again_ms, 1);
+    if (first && c->be->caps.session_bound) ask_ms = 0;
     l->ask_at_ns = clock_after_ms(now, ask_ms + random_between(0, ask_ms / 8));
     return STEP_WAIT;
 }
@@ -316,8 +317,9 @@ static int granted(pawl_lock *l, pawl_error *error) {
 static bool wants_queue_locked(pawl_lock *l) {
     pawl_client *c = l->client;
     if (l->is_try) return false;
-    if (!c->be->caps.hub) return true;
-    return c->hub_ready;
+    /* A wait may need a connection of its own: so it is tried first, in any. */
+    if (c->be->caps.session_bound) return l->contact;
+    return !c->be->caps.hub || c->hub_ready;
 }
 
 /* A session to ask with: the one where the grant lives or the claim waits already, or any. */

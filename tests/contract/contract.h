@@ -20,6 +20,7 @@ struct fixture {
     const char *(*url)(void); /* the same for all parties of a case, a new place for the next (contract_case_number) */
     void (*pass_ms)(int64_t ms);                           /* the service's time goes on */
     const struct backend *(*wrap)(const struct backend *); /* NULL: as it is */
+    void (*settle)(int waiting); /* NULL, or waits until so many waits have reached the service */
 };
 extern const struct fixture fixtures[]; /* ended by one without a name */
 

@@ -89,10 +89,44 @@ static const char *file_url(void) {
     return url;
 }
 
+/* --- postgresql, a database for each case --- */
+
+static struct server postgres;
+
+static const char *postgres_start(void) {
+    char command[512];
+    if (access("/usr/lib/postgresql", X_OK)) return "no PostgreSQL server here";
+    server_start_postgres(&postgres, "");
+    snprintf(command, sizeof command,
+             "psql -q -v ON_ERROR_STOP=1 -h 127.0.0.1 -p %d -U postgres -d template1 -f '%s' >/dev/null 2>&1",
+             postgres.port, PAWL_SQL);
+    return system(command) ? "pawl.sql failed" : NULL;
+}
+static void postgres_stop(void) { server_stop(&postgres); }
+static const char *postgres_url(void) {
+    static int made;
+    if (made != contract_case_number) free(server_sql(postgres.port, "CREATE DATABASE case%d", contract_case_number));
+    made = contract_case_number;
+    snprintf(url, sizeof url, "postgresql://postgres@127.0.0.1:%d/case%d", postgres.port, contract_case_number);
+    return url;
+}
+
+/* A statement that waits says nothing when it arrives, but the lock table does. */
+static bool all_wait(void *data) {
+    char *n = server_sql(postgres.port, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+    bool over = n && atoi(n) >= *(int *)data;
+    free(n);
+    return over;
+}
+static void postgres_settle(int waiting) {
+    (void)server_until(all_wait, &waiting, 500); /* some may be granted already */
+}
+
 const struct fixture fixtures[] = {
-    {"file", "file", file_start, file_stop, file_url, real_pass, NULL},
-    {"mem", "mem", mem_start, mem_stop, mem_url, mem_pass, NULL},
-    {"fault", "mem", fault_start, fault_stop, mem_url, mem_pass, fault_table},
-    {"redis", "redis", redis_start, redis_stop, redis_url, real_pass, NULL},
+    {"file", "file", file_start, file_stop, file_url, real_pass, NULL, NULL},
+    {"mem", "mem", mem_start, mem_stop, mem_url, mem_pass, NULL, NULL},
+    {"fault", "mem", fault_start, fault_stop, mem_url, mem_pass, fault_table, NULL},
+    {"postgresql", "postgresql", postgres_start, postgres_stop, postgres_url, real_pass, NULL, postgres_settle},
+    {"redis", "redis", redis_start, redis_stop, redis_url, real_pass, NULL, NULL},
     {0},
 };

@@ -26,9 +26,10 @@ static struct party *make(struct suite *suite, struct bk *bk, const char *name) 
     struct party *party = calloc(1, sizeof *party);
     assert_non_null(party);
     party->bk = bk;
-    if (suite->backend->connect(bk, soon(), &party->session, &error) != BK_YES) fail_msg("connect: %s", error.text);
     snprintf(party->name, sizeof party->name, "%s", name);
     snprintf(party->about, sizeof party->about, "host=h&pid=%d&command=contract", ++number);
+    if (suite->backend->introduce) suite->backend->introduce(bk, TTL_MS, party->about);
+    if (suite->backend->connect(bk, soon(), &party->session, &error) != BK_YES) fail_msg("connect: %s", error.text);
     party->life = (struct bk_life){.ttl_ms = TTL_MS, .grant = &party->grant};
     party->claim = (struct bk_claim){
         .name = party->name, .name_len = strlen(party->name), .ttl_ms = TTL_MS, .about = party->about};
@@ -75,15 +76,24 @@ static void end_grant(struct suite *suite, struct party *party) {
     party->held = false;
 }
 
+static int waiting(const struct suite *suite) {
+    int n = 0;
+    for (const struct party *party = suite->parties; party; party = party->next) n += party->claim.of != NULL;
+    return n;
+}
+
 bool party_take(struct suite *suite, struct party *party, bool queue) {
     pawl_error error = PAWL_ERROR_INIT;
     const struct backend *backend = suite->backend;
     if (queue && backend->caps.hub && !party->hub)
         party->hub = yes(backend->hub_open(party->bk, soon(), &error), "hub_open", &error);
     struct bk_grant grant = {0};
+    bool waited = party->claim.of;
     if (!yes(backend->take(claim_session(party), &party->claim, queue, soon(), &grant, &party->busy, &error), "take",
-             &error))
+             &error)) {
+        if (!waited && party->claim.of && suite->fixture->settle) suite->fixture->settle(waiting(suite));
         return false;
+    }
     end_grant(suite, party);
     party->grant = grant;
     party->grant.claim = &party->claim;

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -77,7 +78,8 @@ void server_arg(struct server *s, const char *format, ...) {
 static void child(const struct server *s, pid_t parent) {
     char path[sizeof s->dir + 8];
     sigset_t none;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (s->user && (setgroups(0, NULL) || setgid(s->group) || setuid(s->user))) _exit(1);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* after the change of user, which clears it */
     if (getppid() != parent) _exit(1);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

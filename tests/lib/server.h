@@ -14,6 +14,8 @@ struct server {
     int port;
     char dir[64];     /* under $TMPDIR or /tmp; removed by server_stop */
     char url[128];    /* what pawl -u takes */
+    uid_t user;       /* 0: as whoever runs the test */
+    gid_t group;
     const char *shim; /* a library to preload, set before the start (skew.h); NULL: none */
     char *argv[SERVER_ARGS];
     bool (*ready)(const struct server *);
@@ -49,6 +51,15 @@ void server_start_sentinel(struct server *s, int port, const char *lines);
 char *server_redis(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same as a number; -1 for anything else. */
 int64_t server_redis_int(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* settings: lines for postgresql.conf, or "". Trusts everybody on the loopback; user and database are "postgres". As root it
+ * runs as the user postgres. Restarts immediately after a kill. */
+void server_start_postgres(struct server *s, const char *settings);
+/* A standby of `primary`, streaming. */
+void server_start_standby(struct server *s, const struct server *primary, const char *settings);
+/* Runs one SQL text as postgres and returns the first column of the first row (malloc); "" for none; "-SQLSTATE text" for an
+ * error; NULL: no answer. */
+char *server_sql(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Asks again each 10 ms until condition(data) is true; false: ms went by. */
 bool server_until(bool (*condition)(void *), void *data, int ms);

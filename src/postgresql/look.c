@@ -1,0 +1,123 @@
+/* look.c: who holds and who waits, as far as the server tells: pg_locks knows numbers and sessions, not names; a
+ * session of pawl says in its application_name what about.h says. Where the numbers of the tokens stand. */
+#include "about.h"
+#include "postgresql.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MARK "pawl "
+
+static void add(char *text, size_t size, const char *key, const char *value) {
+    char piece[128];
+    snprintf(piece, sizeof piece, "%s%s=", *text ? "&" : "", key);
+    if (*value && url_escape(piece, sizeof piece, value, strnlen(value, 32), "-_.") &&
+        strlen(text) + strlen(piece) < size)
+        strcat(text, piece);
+}
+
+/* Columns application_name, pid, usename, client address from `first` on. */
+static void about_of(const PGresult *r, int row, int first, char ret[ABOUT_SIZE]) {
+    const char *application = PQgetvalue(r, row, first);
+    *ret = 0;
+    if (strncmp(application, MARK, strlen(MARK)) == 0) {
+        snprintf(ret, ABOUT_SIZE, "%s", application + strlen(MARK));
+        return;
+    }
+    add(ret, ABOUT_SIZE, "host", PQgetvalue(r, row, first + 3));
+    add(ret, ABOUT_SIZE, "user", PQgetvalue(r, row, first + 2));
+    add(ret, ABOUT_SIZE, "command", *application ? application : "a session");
+    add(ret, ABOUT_SIZE, "pid", PQgetvalue(r, row, first + 1));
+}
+
+void look_holder(struct bk_session *s, const struct bk_claim *claim, struct bk_until until, char ret[256]) {
+    AUTO_RESULT result = NULL;
+    struct key key;
+    *ret = 0;
+    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, NULL)) return;
+    if (question(s, HOLDER, key.n, key.values, until, &result, NULL) == BK_YES && PQntuples(result) > 0)
+        about_of(result, 0, 0, ret);
+}
+
+enum bk_says look_prove(struct bk_session *s, const struct bk_grant *grant, struct bk_until until, pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    struct key key;
+    if (!key_of(s->bk->key, grant->claim->name, grant->claim->name_len, &key, error)) return BK_FAULT;
+    enum bk_says says = question(s, HELD, key.n, key.values, until, &result, error);
+    if (says != BK_YES) return says;
+    const char *wanted = grant->claim->shared ? "ShareLock" : "ExclusiveLock";
+    for (int i = 0; i < PQntuples(result); i++)
+        if (strcmp(PQgetvalue(result, i, 0), wanted) == 0) return BK_YES;
+    return BK_NO;
+}
+
+static bool show(const PGresult *r, int row, const char *name, int place, bk_each *each, void *data) {
+    char about[ABOUT_SIZE], number[48];
+    bool two = strcmp(PQgetvalue(r, row, 2), "2") == 0;
+    long long class = strtoll(PQgetvalue(r, row, 0), NULL, 10), obj = strtoll(PQgetvalue(r, row, 1), NULL, 10);
+    if (two) snprintf(number, sizeof number, "%d/%d", (int)(uint32_t) class, (int)(uint32_t)obj);
+    else snprintf(number, sizeof number, "%lld", (long long)(((uint64_t) class << 32) | (uint64_t)obj));
+    about_of(r, row, 5, about);
+    struct bk_record record = {.name = name ? name : number,
+                               .about = about,
+                               .left_ms = -1,
+                               .since_ms = place ? strtoll(PQgetvalue(r, row, 9), NULL, 10) : 0,
+                               .shared = strcmp(PQgetvalue(r, row, 4), "ShareLock") == 0,
+                               .place = place};
+    return each(&record, data);
+}
+
+enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                          pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    struct key key = {.n = 0};
+    char sql[2048];
+    bool two = s->bk->key == KEY_INT4X2;
+    if (name && !key_of(s->bk->key, name, strlen(name), &key, error)) return BK_FAULT;
+    char target[512] = "";
+    if (name)
+        snprintf(target, sizeof target,
+                 two ? "AND l.objsubid = 2 AND l.classid::int8 = $1::int4::int8 & 4294967295 AND l.objid::int8 = "
+                       "$2::int4::int8 & 4294967295%.0s"
+                     : "AND l.objsubid = 1 AND (l.classid::int8 << 32 | l.objid::int8) = %s",
+                 key_expression(s->bk->key));
+    snprintf(sql, sizeof sql,
+             "SELECT l.classid, l.objid, l.objsubid, l.granted, l.mode, a.application_name, a.pid, a.usename, "
+             "coalesce(host(a.client_addr), ''), coalesce((extract(epoch FROM %s) * 1000)::int8, 0) FROM pg_locks l "
+             "LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.locktype = 'advisory' "
+             "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) %s "
+             "ORDER BY 1, 2, 3, l.granted DESC, 10, a.pid",
+             PQserverVersion(s->conn) >= 140000 ? "l.waitstart" : "a.state_change", target);
+    enum bk_says says = question_once(s, sql, key.n, key.values, until, &result, error);
+    if (says != BK_YES) return says;
+    int place = 0;
+    for (int i = 0; i < PQntuples(result); i++) {
+        bool granted = strcmp(PQgetvalue(result, i, 3), "t") == 0, same = i > 0;
+        for (int k = 0; k < 3 && same; k++) same = strcmp(PQgetvalue(result, i, k), PQgetvalue(result, i - 1, k)) == 0;
+        place = granted ? 0 : same ? place + 1 : 1;
+        if (!show(result, i, name, place, each, data)) break;
+    }
+    return BK_YES;
+}
+
+enum bk_says look_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
+                         pawl_error *error) {
+    AUTO_RESULT advanced = NULL;
+    AUTO_RESULT result = NULL;
+    char number[32];
+    const char *values[] = {number};
+    snprintf(number, sizeof number, "%llu", (unsigned long long)to);
+    enum bk_says says = BK_YES;
+    if (advance) says = question_once(s, "SELECT pawl.advance($1)", 1, values, until, &advanced, error);
+    if (says == BK_YES)
+        says = question_once(
+            s, "SELECT t.last_value, m.since, m.id, pawl.identity(), pawl.clock_us() FROM pawl.token t, pawl.meta m", 0,
+            NULL, until, &result, error);
+    if (says != BK_YES) return says;
+    *ret = (struct bk_tokens){.last = strtoull(PQgetvalue(result, 0, 0), NULL, 10),
+                              .since = strtoull(PQgetvalue(result, 0, 1), NULL, 10),
+                              .clock_us = strtoll(PQgetvalue(result, 0, 4), NULL, 10)};
+    snprintf(ret->stored, sizeof ret->stored, "%s", PQgetvalue(result, 0, 2));
+    snprintf(ret->answering, sizeof ret->answering, "%s", PQgetvalue(result, 0, 3));
+    return BK_YES;
+}

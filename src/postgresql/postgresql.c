@@ -1,0 +1,257 @@
+/* postgresql.c: taking, waiting and giving back. See postgresql.h for the whole.
+ *
+ * A claim is first tried, in any session. Only when it is busy does it wait, in a session that holds nothing, by
+ * statements that the server ends itself after 1, 2, 5, 5... seconds: a statement that waits for ever would hold a
+ * snapshot for ever, and CREATE INDEX CONCURRENTLY would wait for it. */
+#include "postgresql.h"
+#include "clock.h"
+#include "module.h"
+#include "token.h"
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define SLICE_GRACE_MS 1000 /* how long after the end of its slice a silent server is asked about it */
+#define POLL_LOW_MS 50      /* waiters beyond max_waiters ask from time to time */
+#define POLL_HIGH_MS 1000
+
+struct waiting { /* claim->of */
+    struct bk *bk;
+    int slices;
+};
+
+static int slice_ms(const struct waiting *w) { return w->slices == 0 ? 1000 : w->slices == 1 ? 2000 : 5000; }
+
+static void introduce(struct bk *bk, int64_t ttl_ms, const char *about) {
+    /* application_name has 63 bytes: as many whole fields as fit */
+    size_t room = sizeof bk->application - 1 - 5, length = strlen(about);
+    if (length > room)
+        for (length = room; length > 0 && about[length] != '&';) length--;
+    bk->ttl_ms = ttl_ms;
+    snprintf(bk->application, sizeof bk->application, "pawl %.*s", (int)length, about);
+}
+
+/* --- the answer --- */
+
+static enum bk_says grant(struct bk_session *s, const char *token, struct bk_grant *ret, pawl_error *error) {
+    uint64_t n = strtoull(token, NULL, 10);
+    if (s->bk->tokens && (n == 0 || n > TOKEN_MAX)) {
+        error_set(error, PAWL_EUNSAFE, s->node, "%s: the numbers of pawl.token are used up, or were tampered with (%s)",
+                  s->node, token);
+        return BK_UNKNOWN; /* the session goes, and the lock with it */
+    }
+    *ret = (struct bk_grant){.claim = ret->claim, .token = n, .left_ms = -1, .pin = s};
+    return BK_YES;
+}
+
+static void stop_waiting(struct bk_claim *claim) {
+    struct waiting *w = claim->of;
+    if (w) atomic_fetch_sub(&w->bk->waiting, 1);
+    free(w);
+    claim->of = NULL;
+    claim->pin = NULL;
+}
+
+/* --- waiting --- */
+
+static enum bk_says send_slice(struct bk_session *s, struct bk_claim *claim, struct bk_until until,
+                               struct bk_busy *ret_busy, pawl_error *error) {
+    struct waiting *w = claim->of;
+    struct key key;
+    char ms[16];
+    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
+    const char *values[4] = {key.values[0], key.values[1]};
+    snprintf(ms, sizeof ms, "%d", slice_ms(w));
+    values[key.n] = claim->shared ? "true" : "false";
+    values[key.n + 1] = ms;
+    enum bk_says says = question_send(s, WAIT, key.n + 2, values, until, error);
+    if (says != BK_YES) return says;
+    ret_busy->queued = true;
+    ret_busy->wake_fd = PQsocket(s->conn);
+    ret_busy->ask_again_ms = slice_ms(w) + SLICE_GRACE_MS;
+    claim->pin = s;
+    w->slices++;
+    return BK_NO;
+}
+
+static enum bk_says begin_waiting(struct bk_session *s, struct bk_claim *claim, struct bk_until until,
+                                  struct bk_busy *ret_busy, pawl_error *error) {
+    struct waiting *w = malloc(sizeof *w);
+    if (!w) {
+        error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+        return BK_FAULT;
+    }
+    *w = (struct waiting){.bk = s->bk};
+    atomic_fetch_add(&s->bk->waiting, 1);
+    claim->of = w;
+    return send_slice(s, claim, until, ret_busy, error);
+}
+
+/* Something came, or should have come. */
+static enum bk_says go_on_waiting(struct bk_session *s, struct bk_claim *claim, struct bk_until until,
+                                  struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    struct pollfd p = {.fd = PQsocket(s->conn), .events = POLLIN};
+    if (poll(&p, 1, 0) > 0) PQconsumeInput(s->conn);
+    if (PQstatus(s->conn) == CONNECTION_OK && PQisBusy(s->conn)) { /* woken for nothing yet */
+        ret_busy->queued = true;
+        ret_busy->wake_fd = PQsocket(s->conn);
+        ret_busy->ask_again_ms = SLICE_GRACE_MS;
+        return BK_NO;
+    }
+    enum bk_says says = question_answer(s, until, &result, error);
+    if (says != BK_YES) return says;
+    if (PQgetisnull(result, 0, 0)) return send_slice(s, claim, until, ret_busy, error);
+    return grant(s, PQgetvalue(result, 0, 0), ret, error);
+}
+
+/* --- the contract --- */
+
+static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
+                           struct bk_busy *ret_busy, pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    struct key key;
+    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
+    enum bk_says says = question(s, claim->shared ? TRY_S : TRY_X, key.n, key.values, until, &result, error);
+    if (says != BK_YES) return says;
+    if (!PQgetisnull(result, 0, 0)) return grant(s, PQgetvalue(result, 0, 0), ret, error);
+    look_holder(s, claim, until, ret_busy->holder);
+    ret_busy->foreign = !strstr(ret_busy->holder, "pid=");
+    ret_busy->ask_again_ms = POLL_LOW_MS;
+    return BK_NO;
+}
+
+static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queue, struct bk_until until,
+                         struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
+    struct bk_busy busy = {.wake_fd = -1};
+    enum bk_says says;
+    if (claim->of && claim->pin != s) stop_waiting(claim); /* its connection is gone, and its place */
+    if (claim->of) says = go_on_waiting(s, claim, until, ret, &busy, error);
+    else if (queue && atomic_load(&s->bk->waiting) < s->bk->max_waiters)
+        says = begin_waiting(s, claim, until, &busy, error);
+    else says = try_it(s, claim, until, ret, &busy, error);
+    if (says == BK_NO) {
+        if (queue && !busy.queued) busy.ask_again_ms = POLL_HIGH_MS;
+        *ret_busy = busy;
+    } else {
+        stop_waiting(claim);
+    }
+    return says;
+}
+
+/* PQcancel blocks, so it has a thread of its own, which is left behind when time is up; the last to leave frees this.
+ */
+struct cancellation {
+    atomic_int users;
+    int done_fd;
+    PGcancel *handle;
+};
+
+static void leave(struct cancellation *c) {
+    if (atomic_fetch_sub(&c->users, 1) > 1) return;
+    if (c->done_fd >= 0) close(c->done_fd);
+    PQfreeCancel(c->handle);
+    free(c);
+}
+
+static void *cancel_in_thread(void *data) {
+    struct cancellation *c = data;
+    char text[256];
+    PQcancel(c->handle, text, sizeof text);
+    eventfd_write(c->done_fd, 1);
+    leave(c);
+    return NULL;
+}
+
+static bool start_thread(struct cancellation *c) {
+    pthread_t thread;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    atomic_fetch_add(&c->users, 1);
+    bool started = pthread_create(&thread, NULL, cancel_in_thread, c) == 0;
+    if (started) pthread_detach(thread);
+    else atomic_fetch_sub(&c->users, 1);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return started;
+}
+
+/* Ends the statement that is being executed. Waits until the server has passed the cancellation on: one that comes late
+ * would end our next statement. */
+static bool cancel(struct bk_session *s, struct bk_until until) {
+    struct cancellation *c = calloc(1, sizeof *c);
+    if (!c) return false;
+    *c = (struct cancellation){.users = 1, .done_fd = eventfd(0, EFD_CLOEXEC), .handle = PQgetCancel(s->conn)};
+    bool done = c->handle && c->done_fd >= 0 && start_thread(c) &&
+                clock_wait_fd(c->done_fd, POLLIN, until.at_ns, until.cancel_fd) == 1;
+    leave(c);
+    return done;
+}
+
+static enum bk_says unlock(struct bk_session *s, const struct bk_claim *claim, struct bk_until until,
+                           pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    struct key key;
+    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
+    enum bk_says says = question(s, claim->shared ? UNLOCK_S : UNLOCK_X, key.n, key.values, until, &result, error);
+    if (says != BK_YES) return says;
+    return strcmp(PQgetvalue(result, 0, 0), "t") == 0 ? BK_YES : BK_NO;
+}
+
+/* What was taken in a connection that is gone went with it: only a wait that goes on here is left to be ended. */
+static enum bk_says forget(struct bk_session *s, struct bk_claim *claim, struct bk_until until, pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    bool waits = claim->of && claim->pin == s;
+    stop_waiting(claim);
+    if (!waits) return BK_NO;
+    if (!cancel(s, until)) {
+        error_set(error, PAWL_EUNREACHABLE, s->node, "%s did not end a waiting statement in time", s->node);
+        return BK_UNKNOWN; /* the connection goes, and the wait with it */
+    }
+    enum bk_says says = question_answer(s, until, &result, error);
+    if (says == BK_UNKNOWN) return says;
+    if (says == BK_YES && !PQgetisnull(result, 0, 0)) return unlock(s, claim, until, error);
+    /* Cancelled. The lock may have been granted in that very moment: the answer of the lock table counts. */
+    struct bk_grant perhaps = {.claim = claim};
+    says = look_prove(s, &perhaps, until, error);
+    return says == BK_YES ? unlock(s, claim, until, error) : says;
+}
+
+static enum bk_says release(struct bk_session *s, struct bk_grant *const grants[], int n, struct bk_until until,
+                            enum bk_says ret[], pawl_error *error) {
+    for (int i = 0; i < n; i++) {
+        ret[i] = unlock(s, grants[i]->claim, until, error);
+        if (ret[i] > BK_NO) return ret[i];
+    }
+    return BK_YES;
+}
+
+static void end(struct bk_grant *grant, bool forked) { (void)grant, (void)forked; }
+
+static const struct backend postgresql_backend = {
+    .caps = {.scheme = "postgresql",
+             .life = BK_LIFE_NONE,
+             .session_bound = true,
+             .shared = true,
+             .fifo = true,
+             .per_session = 256},
+    .open = dsn_open,
+    .close = dsn_close,
+    .introduce = introduce,
+    .connect = session_connect,
+    .drop = session_drop,
+    .fds = session_fds,
+    .take = take,
+    .forget = forget,
+    .release = release,
+    .prove = look_prove,
+    .end = end,
+    .records = look_records,
+    .tokens = look_tokens,
+};
+MODULE_EXPORT_BACKEND(postgresql_backend);

@@ -1,0 +1,134 @@
+/* question.c: one statement and its answer over a non-blocking connection. libpq never blocks here: it is told when the
+ * socket is ready. A statement that was sent and whose answer did not come may have been executed: UNKNOWN. */
+#include "clock.h"
+#include "postgresql.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+static void lost(const struct bk_session *s, const char *what, pawl_error *error) {
+    char text[300];
+    snprintf(text, sizeof text, "%s", PQerrorMessage(s->conn));
+    for (char *c = text; *c; c++)
+        if (*c == '\n') *c = ' ';
+    error_set(error, PAWL_EUNREACHABLE, s->node, "%s: %s: %s", s->node, what, *text ? text : "the connection ended");
+}
+
+static enum bk_says timed_out(const struct bk_session *s, int ready, enum bk_says says, pawl_error *error) {
+    if (ready == -1) error_set(error, PAWL_ECANCELLED, s->node, "cancelled while waiting for %s", s->node);
+    else error_set(error, PAWL_EUNREACHABLE, s->node, "%s does not answer (timed out)", s->node);
+    return says;
+}
+
+/* What the server refused. Nothing of the statement remains: advisory locks taken by a failed statement are an
+ * exception that the callers know. */
+static enum bk_says refused(const struct bk_session *s, const PGresult *result, pawl_error *error) {
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE),
+               *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+    int code = PAWL_EINTERNAL;
+    if (!state) state = "?";
+    if (!text) text = "no text";
+    if (strcmp(state, "42501") == 0) code = PAWL_EDENIED; /* insufficient_privilege */
+    else if (strcmp(state, "PW006") == 0) code = PAWL_EUNSAFE;
+    else if (strncmp(state, "42", 2) == 0 || strcmp(state, "3F000") == 0) { /* undefined function, table, schema */
+        error_set(error, PAWL_EUNSAFE, s->node,
+                  "%s: %.200s (%s): pawl is not installed there, or another version: pawl init URL", s->node, text,
+                  state);
+        return BK_FAULT;
+    } else if (strcmp(state, "53200") == 0) {
+        error_set(error, PAWL_EUNREACHABLE, s->node,
+                  "%s: %.200s (53200): its lock table is full; raise max_locks_per_transaction", s->node, text);
+        return BK_FAULT;
+    } else if (strncmp(state, "57", 2) == 0 || strncmp(state, "53", 2) == 0 || strncmp(state, "08", 2) == 0 ||
+               strcmp(state, "25006") == 0)
+        code = PAWL_EUNREACHABLE; /* shutting down, cancelled, no resources, read-only */
+    error_set(error, code, s->node, "%s: %.300s (%s)", s->node, text, state);
+    return BK_FAULT;
+}
+
+/* Until everything is handed to the kernel; reads what comes meanwhile, or both ends may fill up. */
+static enum bk_says flush(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    for (;;) {
+        int left = PQflush(s->conn);
+        if (left == 0) return BK_YES;
+        if (left < 0) return lost(s, "sending failed", error), BK_UNKNOWN;
+        int ready = clock_wait_fd(PQsocket(s->conn), POLLIN | POLLOUT, until.at_ns, until.cancel_fd);
+        if (ready != 1) return timed_out(s, ready, BK_UNKNOWN, error);
+        if (!PQconsumeInput(s->conn)) return lost(s, "sending failed", error), BK_UNKNOWN;
+    }
+}
+
+static enum bk_says prepare(struct bk_session *s, enum statement statement, struct bk_until until, pawl_error *error) {
+    char name[16];
+    AUTO_RESULT result = NULL;
+    snprintf(name, sizeof name, "pawl%d", (int)statement);
+    if (s->prepared & 1u << statement) return BK_YES;
+    if (!PQsendPrepare(s->conn, name, s->bk->sql[statement], 0, NULL))
+        return lost(s, "sending failed", error), BK_FAULT;
+    enum bk_says says = flush(s, until, error);
+    if (says == BK_YES) says = question_answer(s, until, &result, error);
+    if (says == BK_YES) s->prepared |= 1u << statement;
+    return says == BK_UNKNOWN ? BK_FAULT : says; /* a statement that was only prepared did nothing */
+}
+
+enum bk_says question_send(struct bk_session *s, enum statement statement, int n, const char *const values[],
+                           struct bk_until until, pawl_error *error) {
+    char name[16];
+    enum bk_says says = prepare(s, statement, until, error);
+    if (says != BK_YES) return says;
+    snprintf(name, sizeof name, "pawl%d", (int)statement);
+    if (!PQsendQueryPrepared(s->conn, name, n, values, NULL, NULL, 0))
+        return lost(s, "sending failed", error), BK_FAULT;
+    return flush(s, until, error);
+}
+
+enum bk_says question_answer(struct bk_session *s, struct bk_until until, PGresult **ret, pawl_error *error) {
+    PGresult *last = NULL, *next;
+    for (;;) {
+        while (PQisBusy(s->conn)) {
+            int ready = clock_wait_fd(PQsocket(s->conn), POLLIN, until.at_ns, until.cancel_fd);
+            if (ready != 1 || !PQconsumeInput(s->conn)) {
+                PQclear(last);
+                if (ready != 1) return timed_out(s, ready, BK_UNKNOWN, error);
+                return lost(s, "no answer", error), BK_UNKNOWN;
+            }
+        }
+        next = PQgetResult(s->conn);
+        if (!next) break;
+        if (last && PQresultStatus(last) == PGRES_FATAL_ERROR) PQclear(next); /* the first error counts */
+        else {
+            PQclear(last);
+            last = next;
+        }
+    }
+    if (last && (PQresultStatus(last) == PGRES_TUPLES_OK || PQresultStatus(last) == PGRES_COMMAND_OK)) {
+        *ret = last;
+        return BK_YES;
+    }
+    enum bk_says says = BK_UNKNOWN;
+    if (last && PQstatus(s->conn) == CONNECTION_OK) says = refused(s, last, error);
+    else lost(s, "no answer", error);
+    PQclear(last);
+    return says;
+}
+
+enum bk_says question(struct bk_session *s, enum statement statement, int n, const char *const values[],
+                      struct bk_until until, PGresult **ret, pawl_error *error) {
+    enum bk_says says = question_send(s, statement, n, values, until, error);
+    return says == BK_YES ? question_answer(s, until, ret, error) : says;
+}
+
+enum bk_says question_once(struct bk_session *s, const char *sql, int n, const char *const values[],
+                           struct bk_until until, PGresult **ret, pawl_error *error) {
+    if (!PQsendQueryParams(s->conn, sql, n, NULL, values, NULL, NULL, 0))
+        return lost(s, "sending failed", error), BK_FAULT;
+    enum bk_says says = flush(s, until, error);
+    return says == BK_YES ? question_answer(s, until, ret, error) : says;
+}
+
+enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_until until, PGresult **ret,
+                             pawl_error *error) {
+    if (!PQsendQuery(s->conn, sql)) return lost(s, "sending failed", error), BK_FAULT;
+    enum bk_says says = flush(s, until, error);
+    return says == BK_YES ? question_answer(s, until, ret, error) : says;
+}

@@ -1,0 +1,255 @@
+/* session.c: one connection: a primary, direct (a pooler would give our session to others between two statements), with
+ * settings of our own, and with time limits on both ends that follow from the ttl: a client that is cut off notices it
+ * before the server gives its lock away. */
+#include "clock.h"
+#include "postgresql.h"
+#include "resolve.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_PARAMETERS 64
+#define SOCKET_FOLDERS "/var/run/postgresql,/tmp"
+
+struct targets { /* parallel lists, as libpq wants them */
+    char host[1024], address[1024], port[256];
+};
+
+static const char *given(const struct bk *bk, const char *keyword) {
+    for (const PQconninfoOption *o = bk->dsn; o->keyword; o++)
+        if (strcmp(o->keyword, keyword) == 0) return o->val && *o->val ? o->val : NULL;
+    return NULL;
+}
+
+/* The i-th piece of a comma list; the only one serves for all. */
+static void piece(const char *list, int i, char *ret, size_t size) {
+    const char *at = list ? list : "";
+    for (const char *comma; i > 0 && (comma = strchr(at, ',')); i--) at = comma + 1;
+    snprintf(ret, size, "%.*s", (int)strcspn(at, ","), at);
+}
+
+static void add_target(struct targets *t, bool first, const char *host, const char *address, const char *port) {
+    if (!first) {
+        strncat(t->host, ",", sizeof t->host - strlen(t->host) - 1);
+        strncat(t->address, ",", sizeof t->address - strlen(t->address) - 1);
+        strncat(t->port, ",", sizeof t->port - strlen(t->port) - 1);
+    }
+    strncat(t->host, host, sizeof t->host - strlen(t->host) - 1);
+    strncat(t->address, address, sizeof t->address - strlen(t->address) - 1);
+    strncat(t->port, port, sizeof t->port - strlen(t->port) - 1);
+}
+
+/* libpq would look names up itself, and hang with a silent name server: it gets addresses. */
+static enum bk_says find_targets(const struct bk *bk, struct bk_until until, struct targets *t, pawl_error *error) {
+    const char *hosts = given(bk, "host"), *ports = given(bk, "port");
+    bool first = true;
+    if (!hosts) hosts = SOCKET_FOLDERS;
+    int n = 1;
+    for (const char *c = hosts; *c; c++) n += *c == ',';
+    enum bk_says says = BK_FAULT;
+    for (int i = 0; i < n; i++) {
+        char host[256], port[16], address[INET6_ADDRSTRLEN + 16];
+        struct resolved found;
+        piece(hosts, i, host, sizeof host);
+        piece(ports, i, port, sizeof port);
+        if (!*port) strcpy(port, "5432");
+        if (*host == '/' || *host == '@' || !*host) {
+            add_target(t, first, host, "", port);
+            first = false;
+            continue;
+        }
+        struct bk_until share = until;
+        int64_t now = clock_now_ns();
+        if (n - i > 1 && until.at_ns != INT64_MAX) share.at_ns = now + (until.at_ns - now) / (n - i + 1);
+        says = resolve(host, atoi(port), share, &found, error);
+        for (int k = 0; says == BK_YES && k < found.n; k++) {
+            if (getnameinfo((struct sockaddr *)&found.address[k], found.length[k], address, sizeof address, NULL, 0,
+                            NI_NUMERICHOST))
+                continue;
+            add_target(t, first, host, address, port);
+            first = false;
+        }
+    }
+    return first ? says : BK_YES;
+}
+
+/* Every parameter that has a default is passed, so that libpq need not look into the environment for it. */
+static int parameters(const struct bk *bk, const struct targets *t, const char *keys[], const char *values[],
+                      char numbers[3][24]) {
+    int n = 0;
+    long long ttl_s = bk->ttl_ms / 1000;
+    snprintf(numbers[0], 24, "%lld", ttl_s / 3 > 1 ? ttl_s / 3 : 1);
+    snprintf(numbers[1], 24, "%lld", ttl_s / 9 > 1 ? ttl_s / 9 : 1);
+    snprintf(numbers[2], 24, "%lld", (long long)bk->ttl_ms * 2 / 3);
+    static _Thread_local char user[64];
+    struct passwd entry, *found = NULL;
+    char buffer[1024];
+    if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
+        snprintf(user, sizeof user, "%s", found->pw_name);
+    const char *const own[][2] = {{"host", t->host},
+                                  {"hostaddr", t->address},
+                                  {"port", t->port},
+                                  {"client_encoding", "UTF8"},
+                                  {"fallback_application_name", "pawl"},
+                                  {"keepalives", "1"},
+                                  {"keepalives_idle", numbers[0]},
+                                  {"keepalives_interval", numbers[1]},
+                                  {"keepalives_count", "3"},
+                                  {"tcp_user_timeout", numbers[2]}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        if (strcmp(own[i][0], "hostaddr") == 0 && given(bk, "hostaddr")) continue;
+        keys[n] = own[i][0];
+        values[n++] = own[i][1];
+    }
+    for (const PQconninfoOption *o = bk->dsn; o->keyword && n < MOST_PARAMETERS - 2; o++) {
+        bool done = strcmp(o->keyword, "connect_timeout") == 0;
+        for (size_t i = 0; i < sizeof own / sizeof *own; i++) done = done || strcmp(o->keyword, own[i][0]) == 0;
+        if (done && strcmp(o->keyword, "hostaddr") != 0) continue;
+        const char *value = o->val && *o->val ? o->val : strcmp(o->keyword, "user") == 0 ? user : o->compiled;
+        if (!value || !*value) continue;
+        keys[n] = o->keyword;
+        values[n++] = value;
+    }
+    keys[n] = NULL;
+    values[n] = NULL;
+    return n;
+}
+
+static enum bk_says refused(struct bk_session *s, pawl_error *error) {
+    char text[360];
+    snprintf(text, sizeof text, "%s", PQerrorMessage(s->conn));
+    for (char *c = text; *c; c++)
+        if (*c == '\n') *c = c[1] ? ' ' : 0;
+    bool denied = strstr(text, "authentication failed") || strstr(text, "no pg_hba.conf entry") ||
+                  strstr(text, "password") || strstr(text, "does not exist") || strstr(text, "certificate");
+    error_set(error, denied ? PAWL_EDENIED : PAWL_EUNREACHABLE, s->node, "cannot connect to PostgreSQL: %s", text);
+    return BK_FAULT;
+}
+
+static enum bk_says wait_connected(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    PostgresPollingStatusType status = PGRES_POLLING_WRITING;
+    for (;;) {
+        if (status == PGRES_POLLING_OK) return BK_YES;
+        if (status == PGRES_POLLING_FAILED || PQsocket(s->conn) < 0) return refused(s, error);
+        int ready = clock_wait_fd(PQsocket(s->conn), status == PGRES_POLLING_READING ? POLLIN : POLLOUT, until.at_ns,
+                                  until.cancel_fd);
+        if (ready == -1) error_set(error, PAWL_ECANCELLED, s->node, "cancelled while connecting to PostgreSQL");
+        else if (ready != 1)
+            error_set(error, PAWL_EUNREACHABLE, s->node, "PostgreSQL does not answer at %s (no connection in time)",
+                      PQhost(s->conn) ? PQhost(s->conn) : "its address");
+        if (ready != 1) return BK_FAULT;
+        status = PQconnectPoll(s->conn);
+    }
+}
+
+/* Ours, whatever the role or the database say; and what we must know. */
+static char *greeting(struct bk_session *s) {
+    char *text = NULL, newer[160] = "",
+         *application = PQescapeLiteral(s->conn, s->bk->application, strlen(s->bk->application));
+    long long ttl_s = s->bk->ttl_ms / 1000;
+    if (PQserverVersion(s->conn) >= 140000)
+        snprintf(newer, sizeof newer, "SET idle_session_timeout = 0; SET client_connection_check_interval = '1s';");
+    if (!application ||
+        asprintf(
+            &text,
+            "SET application_name = %s; SET client_min_messages = error; SET statement_timeout = 0; SET lock_timeout = "
+            "0;"
+            "SET idle_in_transaction_session_timeout = 0; SET default_transaction_isolation = 'read committed';"
+            "SET tcp_keepalives_idle = %lld; SET tcp_keepalives_interval = %lld; SET tcp_keepalives_count = 3;"
+            "SET tcp_user_timeout = %lld; %s"
+            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';"
+            "SELECT pg_backend_pid(), pg_is_in_recovery()",
+            application, ttl_s / 2 > 1 ? ttl_s / 2 : 1, ttl_s / 6 > 1 ? ttl_s / 6 : 1, (long long)s->bk->ttl_ms,
+            newer) < 0)
+        text = NULL;
+    PQfreemem(application);
+    return text;
+}
+
+static enum bk_says check_server(struct bk_session *s, const PGresult *result, pawl_error *error) {
+    if (strcmp(PQgetvalue(result, 0, 1), "t") == 0) {
+        error_set(
+            error, PAWL_EUNREACHABLE, s->node,
+            "%s is a standby: its advisory locks are not those of the primary; name the primary, or several hosts with "
+            "target_session_attrs=read-write",
+            s->node);
+        return BK_FAULT;
+    }
+    if (!s->bk->pooler && atoi(PQgetvalue(result, 0, 0)) != PQbackendPID(s->conn)) {
+        error_set(error, PAWL_EUNSAFE, s->node,
+                  "%s is a pooler: it may give our session, and the locks in it, to others. Connect to the server "
+                  "itself; or take "
+                  "the lock inside a transaction, in SQL: pawl.lock(name); or, if it pools whole sessions, say "
+                  "?pooler=session",
+                  s->node);
+        return BK_FAULT;
+    }
+    return BK_YES;
+}
+
+static enum bk_says greet(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    char *text = greeting(s), clock[32];
+    AUTO_RESULT result = NULL;
+    AUTO_RESULT admitted = NULL;
+    if (!text) {
+        error_set(error, PAWL_EINTERNAL, s->node, "out of memory");
+        return BK_FAULT;
+    }
+    enum bk_says says = question_script(s, text, until, &result, error);
+    free(text);
+    if (says == BK_YES) says = check_server(s, result, error);
+    if (says != BK_YES || !s->bk->tokens) return says;
+    const char *values[] = {clock};
+    snprintf(clock, sizeof clock, "%lld", (long long)clock_wall_us());
+    return question_once(s, "SELECT pawl.admit($1)", 1, values, until, &admitted, error);
+}
+
+enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error) {
+    struct targets targets = {"", "", ""};
+    const char *keys[MOST_PARAMETERS], *values[MOST_PARAMETERS];
+    char numbers[3][24];
+    enum bk_says says = find_targets(bk, until, &targets, error);
+    if (says != BK_YES) return says;
+    parameters(bk, &targets, keys, values, numbers);
+    struct bk_session *s = calloc(1, sizeof *s);
+    if (s) *s = (struct bk_session){.bk = bk, .conn = PQconnectStartParams(keys, values, 0)};
+    if (!s || !s->conn) {
+        free(s);
+        error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+        return BK_FAULT;
+    }
+    snprintf(s->node, sizeof s->node, "%.100s", targets.host);
+    says = PQstatus(s->conn) == CONNECTION_BAD ? refused(s, error) : wait_connected(s, until, error);
+    if (says == BK_YES) {
+        snprintf(s->node, sizeof s->node, "%.100s:%.20s", PQhost(s->conn), PQport(s->conn));
+        PQsetnonblocking(s->conn, 1);
+        says = greet(s, until, error);
+    }
+    if (says == BK_YES) *ret = s;
+    else session_drop(s, false);
+    return says == BK_UNKNOWN ? BK_FAULT : says;
+}
+
+void session_drop(struct bk_session *s, bool forked) {
+    int null = forked ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+    if (null >= 0) { /* libpq says goodbye: not on our parent's connection */
+        if (PQsocket(s->conn) >= 0) dup2(null, PQsocket(s->conn));
+        close(null);
+    }
+    PQfinish(s->conn);
+    free(s);
+}
+
+int session_fds(struct bk_session *s, const struct bk_grant *grant, int *ret, int max) {
+    (void)grant;
+    if (!s || max < 1 || PQsocket(s->conn) < 0) return 0;
+    *ret = PQsocket(s->conn);
+    return 1;
+}
