@@ -173,8 +173,8 @@ static void tell_holder(int fd, struct bk_busy *busy) {
     struct slot slot;
     int slots = fstat(fd, &st) == 0 ? lockfile_slots(st.st_size) : 0;
     busy->foreign = true;
-    for (int i = 0; i < slots && i < 64 && busy->foreign; i++)
-        if (lockfile_read(fd, i, &slot) && (slot.kind == 'x' || slot.kind == 's')) {
+    for (int i = 0; i < slots && busy->foreign; i++)
+        if (lockfile_read(fd, i, &slot) && (slot.kind == 'x' || slot.kind == 's') && lockfile_living(fd, &slot)) {
             busy->foreign = false;
             snprintf(busy->holder, sizeof busy->holder, "%s", slot.about);
         }

@@ -3,7 +3,6 @@
 #include "lockfile.h"
 #include "clock.h"
 #include "digits.h"
-#include "random.h"
 #include "url.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -17,13 +16,13 @@
 #include <unistd.h>
 
 #define MAGIC "pawl lock 1\n"
-enum { MAGIC_SIZE = sizeof MAGIC - 1, HEAD_SIZE = 2048, HINT = 2040, SLOT_SIZE = 512, SLOTS = 2048 };
+enum { MAGIC_SIZE = sizeof MAGIC - 1, HEAD_SIZE = 2048, TAIL = 2032, SLOT_SIZE = 512, SLOTS = 257 };
 /* Byte locks: the queue from 2^61, two bytes a nanosecond (with a gap between neighbours, so that the kernel need not
- * merge and split them), the marks of the slots from 2^62. */
+ * merge and split them), the signs of life of holders from 2^62. */
 #define QUEUE (INT64_C(1) << 61)
 #define QUEUE_END (INT64_C(1) << 62)
 #define PLACE(arrival) (QUEUE + (arrival))
-#define MARK(slot) (QUEUE_END + (slot))
+#define LIVES QUEUE_END
 
 static int byte_lock(int fd, int command, short type, int64_t at, int64_t length) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = length};
@@ -77,7 +76,7 @@ static int inspect(const struct place *place, struct lockfile *file, pawl_error 
 }
 
 int lockfile_open(struct place *place, const char *name, size_t length, struct lockfile *ret, pawl_error *error) {
-    struct lockfile file = {.slot = -1};
+    struct lockfile file = {0};
     if (!name_encode(name, length, file.file))
         return error_set(error, PAWL_EINVALID, NULL, "the name of a lock has 1 to %d bytes and no NUL", NAME_MAX_LOCK);
     for (int made = 0;; made++) {
@@ -102,7 +101,7 @@ int lockfile_open(struct place *place, const char *name, size_t length, struct l
 void lockfile_unlock(struct lockfile *file) {
     byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, 0, 0);
     flock(file->fd, LOCK_UN);
-    file->slot = -1;
+    file->slot = 0;
     file->arrival = 0;
 }
 
@@ -141,21 +140,41 @@ int lockfile_try(struct lockfile *file, bool shared) {
     return errno == EWOULDBLOCK ? 1 : -1;
 }
 
+static int next_slot(int fd, int last);
+
+/* In the head: the last arrival, and the last slot of the ring that was given out. Nobody relies on it. */
+struct tail {
+    int64_t arrival, slot;
+};
+
+static struct tail read_tail(const struct lockfile *file) {
+    struct tail tail;
+    if (!file->headed || pread(file->fd, &tail, sizeof tail, TAIL) != (ssize_t)sizeof tail) return (struct tail){0};
+    if (tail.arrival < 0) tail.arrival = 0;
+    if (tail.slot < 0 || tail.slot >= SLOTS) tail.slot = 0;
+    return tail;
+}
+
+static bool write_tail(const struct lockfile *file, const struct tail *tail) {
+    return file->headed && pwrite(file->fd, tail, sizeof *tail, TAIL) == (ssize_t)sizeof *tail;
+}
+
 int lockfile_queue(struct lockfile *file) {
-    int64_t arrival = clock_now_ns(), before = 0;
-    if (!file->headed || pread(file->fd, &before, sizeof before, HINT) != (ssize_t)sizeof before) before = 0;
+    struct tail tail = read_tail(file);
+    int64_t arrival = clock_now_ns();
     /* two that arrive in the same nanosecond: one stands behind the other */
     while (byte_lock(file->fd, F_OFD_SETLK, F_WRLCK, PLACE(arrival), 1) != 0) {
         if (errno != EAGAIN && errno != EACCES) return errno;
         arrival++;
     }
     file->arrival = arrival;
-    file->before = before > 0 && before < arrival ? before : 0;
-    if (file->headed && pwrite(file->fd, &arrival, sizeof arrival, HINT) < 0) file->before = 0; /* costs time only */
+    file->before = tail.arrival < arrival ? tail.arrival : 0;
+    file->slot = next_slot(file->fd, (int)tail.slot);
+    write_tail(file, &(struct tail){arrival, file->slot}); /* if it fails, the next one takes longer to find us */
     return 0;
 }
 
-/* Blocks until nobody holds the byte. */
+/* Blocks until nobody holds the byte. Kept, it would be taken for its former owner by those between him and us. */
 static int await_byte(int fd, int64_t at) {
     while (byte_lock(fd, F_OFD_SETLKW, F_WRLCK, at, 1) != 0)
         if (errno != EINTR) return errno;
@@ -194,38 +213,45 @@ void lockfile_leave(struct lockfile *file) {
 
 static off_t offset_of(int slot) { return HEAD_SIZE + (off_t)slot * SLOT_SIZE; }
 
-static bool mark(int fd, int slot) { return byte_lock(fd, F_OFD_SETLK, F_WRLCK, MARK(slot), 1) == 0; }
-
-/* A free slot at random among 8, then 32, ...: with hundreds of waiters still a few tries. */
-static int mark_any(int fd) {
-    for (int among = 8; among <= SLOTS; among *= 4)
-        for (int tries = 0; tries < 4; tries++) {
-            int slot = (int)random_between(1, among - 1);
-            if (mark(fd, slot)) return slot;
-        }
-    return -1;
+/* The byte whose lock says that the one of this record lives. A waiter's is its place in the queue. */
+static int64_t life_byte(const struct slot *slot) {
+    if (slot->kind == 'x') return LIVES;
+    return slot->kind == 's' ? LIVES + 1 + (int64_t)slot->token : PLACE(slot->order);
 }
 
-static void give_up_slot(struct lockfile *file) {
-    if (file->slot >= 0) byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, MARK(file->slot), 1);
-    file->slot = -1;
+bool lockfile_living(int fd, const struct slot *slot) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = life_byte(slot), .l_len = 1};
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+/* The next of the ring, but for slots of readers who hold the lock: waiters come and go, and a reader may stay for
+ * long. */
+static int next_slot(int fd, int last) {
+    struct slot slot;
+    int next = last;
+    for (int tries = 0; tries < 8; tries++) {
+        next = next % (SLOTS - 1) + 1;
+        if (!lockfile_read(fd, next, &slot) || slot.kind != 's' || !lockfile_living(fd, &slot)) break;
+    }
+    return next;
+}
+
+static void write_head(struct lockfile *file, const char *name, size_t length) {
+    char head[HEAD_SIZE];
+    head_of(name, length, head);
+    file->headed = pwrite(file->fd, head, sizeof head, 0) == (ssize_t)sizeof head;
 }
 
 void lockfile_record(struct lockfile *file, const char *name, size_t length, const struct slot *slot) {
-    char text[SLOT_SIZE] = {0};
+    char text[SLOT_SIZE] = {0}, *to = text;
     bool waits = slot->kind == 'w' || slot->kind == 'r';
-    if (!file->headed) {
-        if (waits) return; /* its holder may be about to write into it */
-        char head[HEAD_SIZE];
-        head_of(name, length, head);
-        if (pwrite(file->fd, head, sizeof head, 0) != (ssize_t)sizeof head) return;
-        file->headed = true;
+    if (!file->headed && !waits) write_head(file, name, length); /* for a waiter the file is its holder's */
+    if (!file->headed) return;
+    if (slot->kind == 's' && file->slot == 0) {
+        struct tail tail = read_tail(file);
+        tail.slot = file->slot = next_slot(file->fd, (int)tail.slot);
+        if (!write_tail(file, &tail)) return;
     }
-    int at = slot->kind == 'x' ? 0 : slot->kind == 's' ? file->slot : -1; /* a waiter that shares now keeps its slot */
-    if (at != file->slot) give_up_slot(file);
-    if (at < 0) at = file->slot = mark_any(file->fd);
-    if (at < 0) return;
-    char *to = text;
     *to++ = slot->kind;
     put_number(&to, " ", 16, slot->token);
     put_number(&to, " ", 13, (uint64_t)slot->since_ms);
@@ -233,9 +259,10 @@ void lockfile_record(struct lockfile *file, const char *name, size_t length, con
     *to++ = ' ';
     put_text(&to, slot->about, strnlen(slot->about, ABOUT_SIZE - 1));
     *to = '\n';
-    bool written = pwrite(file->fd, text, sizeof text, offset_of(at)) == (ssize_t)sizeof text;
-    if (!written) give_up_slot(file);
-    else if (at == 0 && mark(file->fd, 0)) file->slot = 0; /* written before it counts: only the holder writes there */
+    /* written before it counts; what did not get there must not count, or an old record would be shown as ours */
+    int at = slot->kind == 'x' ? 0 : file->slot;
+    if (pwrite(file->fd, text, sizeof text, offset_of(at)) == (ssize_t)sizeof text && !waits)
+        byte_lock(file->fd, F_OFD_SETLK, F_WRLCK, life_byte(slot), 1);
 }
 
 /* Others may have written it: nothing but printable ASCII passes. */
@@ -259,10 +286,8 @@ static bool parse_slot(char text[SLOT_SIZE + 1], struct slot *ret) {
 
 bool lockfile_read(int fd, int number, struct slot *ret) {
     char text[SLOT_SIZE + 1];
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = MARK(number), .l_len = 1};
-    if (fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
-    if (pread(fd, text, SLOT_SIZE, offset_of(number)) != SLOT_SIZE) return false;
-    return parse_slot(text, ret) && (number == 0) == (ret->kind == 'x');
+    return pread(fd, text, SLOT_SIZE, offset_of(number)) == SLOT_SIZE && parse_slot(text, ret) &&
+           (number == 0) == (ret->kind == 'x');
 }
 
 int lockfile_slots(int64_t file_size) {

@@ -12,9 +12,9 @@
  * hint: after each wait the kernel is asked whether an earlier byte is locked, and if so, that one is waited for.
  *
  * The file: a head of 2048 bytes ("pawl lock 1", the name of the lock), then slots of 512 bytes, one line each. Slot 0
- * is the exclusive holder, others are shared holders and waiters. A slot counts only while its own byte (behind the
- * turnstile) is locked, too: that lock dies with its process, so a record of the dead is never shown, and looking
- * (F_OFD_GETLK) disturbs nobody. Whatever goes wrong with records never fails a lock. */
+ * is the exclusive holder; the others are a ring for shared holders and waiters. A record counts only while a byte that
+ * it names is locked (a waiter's is its place in the queue): that lock dies with its process, so a record of the dead
+ * is never shown, and looking disturbs nobody. Whatever goes wrong with records never fails a lock. */
 #ifndef PAWL_FILE_LOCKFILE_H
 #define PAWL_FILE_LOCKFILE_H
 #include "about.h"
@@ -27,7 +27,7 @@ struct lockfile {
     dev_t dev;
     ino_t ino;
     bool headed;     /* has pawl's head; otherwise it is empty */
-    int slot;        /* ours; -1: none */
+    int slot;        /* ours in the ring; 0: none */
     bool seen;       /* to have pawl's head, a moment ago */
     bool lent;       /* copies of the descriptor may be kept elsewhere */
     int64_t arrival; /* ours in the queue; 0: not in it */
@@ -65,10 +65,11 @@ bool lockfile_linked(const struct lockfile *file);
 /* After locking: the file may have been written, or given away, since it was opened. */
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error);
 
-/* Writes the record of a holder or waiter, and marks it as living; the former slot of `file` is given up. */
+/* Writes the record of a holder, or of a waiter in the queue. */
 void lockfile_record(struct lockfile *file, const char *name, size_t length, const struct slot *slot);
-/* The slot of that number, if it is living. */
+/* The record in the slot of that number, of the living or of the dead. */
 bool lockfile_read(int fd, int number, struct slot *ret);
+bool lockfile_living(int fd, const struct slot *slot);
 int lockfile_slots(int64_t file_size); /* numbers below are worth reading */
 /* The name in the head, for shortened file names. */
 bool lockfile_name(int fd, char ret[NAME_MAX_LOCK + 1]);

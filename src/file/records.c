@@ -156,7 +156,7 @@ static bool look(struct place *place, const char *file, const char *name, const 
         if (!name && name_decode(file, own_name)) name = own_name;
         int slots = lockfile_slots(st.st_size);
         for (int i = 0; i < slots; i++)
-            if (lockfile_read(fd, i, &slot)) add(&found, &slot);
+            if (lockfile_read(fd, i, &slot) && lockfile_living(fd, &slot)) add(&found, &slot);
         add_foreign(locks, &st, &found);
         if (name) go_on = show(name, &found, each, data);
     }

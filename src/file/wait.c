@@ -81,7 +81,7 @@ struct lockfile *wait_file(struct wait *wait) {
 bool wait_collect(struct wait *wait, struct lockfile *ret, int *ret_errno) {
     eventfd_t over;
     if (eventfd_read(wait->fd, &over) != 0) return false;
-    pthread_join(wait->thread, NULL);
+    pthread_detach(wait->thread); /* all that is left of it is its end, for which nobody need wait */
     *ret = wait->file;
     *ret_errno = wait->error;
     end(wait);

@@ -367,7 +367,8 @@ static void records_of_waiters_and_readers(void **state) {
         assert_int_equal(seen[2 + i].record.token, 0);
     }
     party_forget(waiter);
-    assert_int_equal(party_records(&watcher, "a.b/c", seen, 16), 4);
+    /* the reader behind it has got the lock in this moment, or soon, but does not know yet */
+    assert_in_range(party_records(&watcher, "a.b/c", seen, 16), 3, 4);
     party_release(reader);
     party_release(reader + 1);
     assert_true(party_wait(waiter + 1)); /* a reader, now first */

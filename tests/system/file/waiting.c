@@ -110,6 +110,18 @@ static void inotify_way(int self) {
     }
 }
 
+/* Nothing but the kernel: unfair, but nobody is faster. */
+static void flock_way(int self) {
+    char path[100];
+    snprintf(path, sizeof path, "%s/flock", dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    crowd->ready++;
+    while (clock_now_ns() < crowd->stop_ns && flock(fd, LOCK_EX) == 0) {
+        hold(self, 0);
+        flock(fd, LOCK_UN);
+    }
+}
+
 static int by_value(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
@@ -172,9 +184,11 @@ static void a_crowd_is_served_in_turn(void **state) {
     assert_true(r.handovers > (full() ? 1000 : 200));
     assert_true(r.least > 0 && r.most < 3 * r.least);
     if (!full()) return;
-    assert_true(r.gap_us < 100);
-    struct result other = contend(inotify_way, PROCESSES, 5000);
-    assert_true(r.cpu_us < other.cpu_us / 4);
+    struct result kernel = contend(flock_way, PROCESSES, 5000);
+    /* 100 us on a machine that has nothing else to do, where the kernel's own takes about 10 */
+    assert_true(r.gap_us < 100 || r.gap_us < 10 * kernel.gap_us);
+    struct result others = contend(inotify_way, PROCESSES, 5000);
+    assert_true(r.cpu_us < others.cpu_us / 4);
 }
 
 /* --- giving up --- */
