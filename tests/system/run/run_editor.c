@@ -36,7 +36,25 @@ static void show_size(void) {
     dprintf(1, "SIZE %dx%d after %d\r\n", size.ws_col, size.ws_row, (int)resized);
 }
 
-int main(void) {
+static volatile sig_atomic_t signals;
+
+static void on_signal(int sig) {
+    (void)sig;
+    signals++;
+}
+
+static int count(void) {
+    const int sigs[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    char line[64];
+    for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) sigaction(sigs[i], &action, NULL);
+    dprintf(1, "READY\n");
+    while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n") != 0) dprintf(1, "COUNT %d\n", (int)signals);
+    return 5;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "count") == 0) return count();
     struct sigaction resize = {.sa_handler = on_resize};
     if (tcgetattr(0, &before)) return 3;
     sigaction(SIGWINCH, &resize, NULL);

@@ -4,6 +4,7 @@
  *     run_kill [file|redis]      PAWL_BIN and RUN_WORKER name the programs; PAWL_TEST_FULL=1: 200 rounds of each kind
  */
 #include "clock.h"
+#include "pawl.h"
 #include "run_worker.h"
 #include "server.h"
 #include <errno.h>
@@ -34,18 +35,49 @@ struct round {
     int log;
 };
 
-static pid_t start(const char *log, const char *mode) {
+/* Forks; the child dies with us. */
+static pid_t fork_child(void) {
     pid_t parent = getpid(), pid = fork();
+    assert_true(pid >= 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
+    }
+    return pid;
+}
+
+static pid_t start_tree(const char *log) {
+    pid_t pid = fork_child();
+    if (pid == 0) {
         setsid(); /* no terminal, whoever runs the tests */
         const char *pawl = getenv("PAWL_BIN"), *worker = getenv("RUN_WORKER");
-        execl(pawl, pawl, "run", "-u", url, "-t", ttl, "n", "--", worker, log, mode, (char *)NULL);
+        execl(pawl, pawl, "run", "-u", url, "-t", ttl, "n", "--", worker, log, (char *)NULL);
         _exit(127);
     }
-    assert_true(pid > 0);
     return pid;
+}
+
+static pid_t start_next(const struct round *r) {
+    pid_t pid = fork_child();
+    if (pid == 0) {
+        pawl_client *client;
+        pawl_lock *lock;
+        if (pawl_open(url, NULL, &client, NULL)) _exit(2);
+        if (pawl_acquire(client, "n", NULL, &lock, NULL)) _exit(3);
+        struct act act = {.token = pawl_token(lock), .pid = getpid(), .kind = ACT_NEXT};
+        if (write(r->log, &act, sizeof act) != sizeof act) _exit(4);
+        _exit(pawl_release(lock, 1000, NULL) ? 5 : 0);
+    }
+    return pid;
+}
+
+static int count_waiting(const pawl_entry *entry, void *data) {
+    *(int *)data += !entry->held;
+    return 0;
+}
+static bool next_waits(void *client) {
+    int n = 0;
+    return pawl_inspect(client, "n", 1000, count_waiting, &n, NULL) == PAWL_OK && n == 1;
 }
 
 /* The only child of a process; 0: none yet. */
@@ -137,13 +169,17 @@ static void one_round(enum kind kind) {
     struct round r;
     char log[128];
     snprintf(log, sizeof log, "%s/log", dir);
-    r.log = open(log, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    r.log = open(log, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
     assert_true(r.log >= 0);
-    r.first = start(log, "tree");
+    r.first = start_tree(log);
     assert_true(server_until(all_act, &r, 10000));
     r.holder = child_of(r.first);
     assert_true(r.holder > 0);
-    r.second = start(log, "once");
+    r.second = start_next(&r);
+    pawl_client *client; /* not before the forks */
+    assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK);
+    assert_true(server_until(next_waits, client, 10000));
+    pawl_close(client);
     strike(&r, kind);
     int status = ended(r.first, 10000);
     if (kind == KILL_FRONT || kind == KILL_STOPPED_FRONT) assert_true(WIFSIGNALED(status));

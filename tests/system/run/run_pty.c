@@ -61,19 +61,27 @@ static void with_and_without(void (*scenario)(void)) {
 
 /* --- signals --- */
 
+/* Types a line to `run_editor count`: its signals so far. */
+static void expect_count(int n) {
+    char text[32];
+    snprintf(text, sizeof text, "COUNT %d\r\n", n);
+    pty_type(&t, "how many\r");
+    pty_expect(&t, text);
+}
+
 static void interrupt(void) {
-    pty_line(&t, "$P sh -c 'trap \"echo G\\OT; exit 5\" INT; echo READY; while :; do sleep 0.05; done'");
+    pty_line(&t, "$P $E count");
     pty_expect(&t, "READY");
-    size_t from = t.at;
-    pty_type(&t, "\003");
+    for (int i = 1; i <= 20; i += 2) { /* a second one may melt into the first, but not each time */
+        pty_type(&t, "\003");
+        pty_expect(&t, "^C");
+        expect_count(i);
+        pty_type(&t, "\034");
+        pty_expect(&t, "^\\");
+        expect_count(i + 1);
+    }
+    pty_type(&t, "end\r");
     expect_code(5);
-    assert_int_equal(times(from, "GOT"), 1);
-    pty_line(&t, "$P sh -c 'trap \"echo G\\OT; exit 6\" QUIT; echo READY; while :; do sleep 0.05; done'");
-    pty_expect(&t, "READY");
-    from = t.at;
-    pty_type(&t, "\034");
-    expect_code(6);
-    assert_int_equal(times(from, "GOT"), 1);
 }
 
 /* A shell loop ends only if it sees that INT ended its command. */
@@ -88,17 +96,12 @@ static void interrupt_ends_loop(void) {
 }
 
 static void kill_by_pid(void) {
-    pty_line(
-        &t, "$P sh -c 'trap \"echo G\\OT\" USR1; trap \"echo E\\ND; exit 7\" TERM; echo READY; while :; do sleep 0.05; "
-            "done' &");
-    pty_expect(&t, "READY");
-    size_t from = t.at;
-    pty_line(&t, "kill -USR1 $!");
-    pty_expect(&t, "GOT");
-    pty_line(&t, "kill $!; wait $!");
-    expect_code(7);
-    assert_int_equal(times(from, "GOT"), 1);
-    assert_int_equal(times(from, "END"), 1);
+    pty_line(&t, "$P $E count &");
+    pty_expect(&t, "READY"); /* and then it stops: it reads from the background */
+    pty_line(&t, "until jobs | grep -q Stopped; do :; done; kill -USR1 $!; kill -TERM $!; fg");
+    expect_count(2);
+    pty_type(&t, "end\r");
+    expect_code(5);
 }
 
 static void test_interrupt(void **state) {
@@ -356,19 +359,30 @@ static void renewed_while_stopped(const char *prepare, const char *more) {
 
 static void test_renewed_while_stopped(void **state) {
     (void)state;
+    if (!redis.pid) skip();
     renewed_while_stopped(":", "");
     renewed_while_stopped("stty tostop", "-v");
+}
+
+static bool pid_written(void *data) {
+    char text[16];
+    (void)data;
+    FILE *file = fopen("pid", "r");
+    bool written = file && fgets(text, sizeof text, file) && strchr(text, '\n');
+    if (file) fclose(file);
+    return written;
 }
 
 /* A terminal stopped with ^S blocks whoever writes to it: that must not be the one who kills. */
 static void test_blocked_terminal(void **state) {
     char options[192];
     (void)state;
+    if (!redis.pid) skip();
     snprintf(options, sizeof options, "-v -u %s -t 600ms", redis.url);
     shell(options);
-    pty_line(&t, "rm -f pid; $P sh -c 'echo $$ >pid; echo READY; trap : TERM; while :; do sleep 0.05; done'");
-    pty_expect(&t, "READY");
-    pty_type(&t, "\023"); /* ^S */
+    pty_line(&t, "rm -f pid; read x; $P sh -c 'echo $$ >pid; trap : TERM; while :; do sleep 0.05; done'");
+    pty_type(&t, "\023\r"); /* ^S: the -v message that it is held finds the terminal blocked */
+    assert_true(server_until(pid_written, NULL, 5000));
     free(server_redis(redis.port, "DEL pawl:n"));
     char command[256];
     snprintf(command, sizeof command, "timeout 5 sh -c 'while kill -0 $(cat %s/pid) 2>/dev/null; do sleep 0.02; done'",
@@ -385,13 +399,13 @@ static int set_up(void **state) {
     if (!mkdtemp(dir) || chdir(dir)) return -1;
     if (mkdir("locks", 0700)) return -1;
     snprintf(url, sizeof url, "file:%s/locks", dir);
-    server_start_redis(&redis, NULL);
+    if (!getenv("NO_REDIS")) server_start_redis(&redis, NULL);
     return 0;
 }
 static int tear_down(void **state) {
     char command[64];
     (void)state;
-    server_stop(&redis);
+    if (redis.pid) server_stop(&redis);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command);
 }

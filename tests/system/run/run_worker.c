@@ -1,8 +1,7 @@
 /* run_worker: the command of the kill rounds: a tree that does all it can to survive its wrapper.
  *
- *     run_worker LOG tree     the leader ignores TERM; a child in a session of its own; a double-forked one without
- *                             descriptors; one that forks and exits for ever. Each writes a record a millisecond.
- *     run_worker LOG once     one record, the next holder's first act
+ *     run_worker LOG     the leader ignores TERM; a child in a session of its own; a double-forked one without
+ *                        descriptors; one that forks and exits for ever. Each writes a record a millisecond.
  *
  * A record is one write to a file opened for appending, so the order in the file is the order of the acts, whatever the
  * clocks say. */
@@ -69,10 +68,8 @@ static _Noreturn void tree(void) {
 
 int main(int argc, char **argv) {
     const char *text = getenv("PAWL_TOKEN");
-    if (argc != 3 || !text) return 2;
+    if (argc != 2 || !text) return 2;
     path = argv[1];
     token = strtoll(text, NULL, 10);
-    if (strcmp(argv[2], "tree") == 0) tree();
-    act(ACT_NEXT);
-    return 0;
+    tree();
 }
