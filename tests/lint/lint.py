@@ -105,6 +105,8 @@ def no_sleeps_in_tests(root):
 def headers_stand_alone(root):
     """each header compiles by itself; pawl.h as C++ too"""
     include = [f"-I{os.path.join(root, folder)}" for folder in ("include", "src", "cli", "lab", "tests/lib")]
+    libpq = subprocess.run(["pkg-config", "--cflags", "libpq"], capture_output=True, text=True)
+    include += libpq.stdout.split()
     compilers = (("cc", "c", "-std=gnu11", ALL), ("g++", "c++", "-std=c++11", ("include",)))
     for compiler, language, standard, folders in compilers:
         for path in files(root, folders, (".h",)):
