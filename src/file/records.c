@@ -30,6 +30,17 @@ struct found {
     size_t n;
 };
 
+/* The kernel writes its table a page at a time and goes on by position, so while others lock, a line may come again. */
+static bool is_known(const struct kernel_locks *locks, const struct kernel_lock *lock) {
+    for (size_t i = 0; i < locks->n; i++) {
+        const struct kernel_lock *other = locks->all + i;
+        if (other->pid == lock->pid && other->ino == lock->ino && other->dev == lock->dev &&
+            other->waits == lock->waits && other->shared == lock->shared)
+            return true;
+    }
+    return false;
+}
+
 static void read_kernel_locks(struct kernel_locks *ret) {
     FILE *file = fopen("/proc/locks", "re");
     char line[256];
@@ -45,6 +56,7 @@ static void read_kernel_locks(struct kernel_locks *ret) {
         lock.shared = strcmp(mode, "READ") == 0;
         lock.dev = makedev(major, minor);
         lock.ino = ino;
+        if (is_known(ret, &lock)) continue;
         struct kernel_lock *more = realloc(ret->all, (ret->n + 1) * sizeof *more);
         if (!more) break;
         ret->all = more;
