@@ -169,15 +169,9 @@ static enum bk_says grant(struct bk_session *session, struct bk_claim *claim, st
 }
 
 static void tell_holder(int fd, struct bk_busy *busy) {
-    struct stat st;
     struct slot slot;
-    int slots = fstat(fd, &st) == 0 ? lockfile_slots(st.st_size) : 0;
-    busy->foreign = true;
-    for (int i = 0; i < slots && busy->foreign; i++)
-        if (lockfile_read(fd, i, &slot) && (slot.kind == 'x' || slot.kind == 's') && lockfile_living(fd, &slot)) {
-            busy->foreign = false;
-            snprintf(busy->holder, sizeof busy->holder, "%s", slot.about);
-        }
+    busy->foreign = !lockfile_holder(fd, &slot);
+    if (!busy->foreign) snprintf(busy->holder, sizeof busy->holder, "%s", slot.about);
 }
 
 static enum bk_says failed(const struct bk_session *session, struct lockfile *file, int number, pawl_error *error) {

@@ -290,6 +290,20 @@ bool lockfile_read(int fd, int number, struct slot *ret) {
            (number == 0) == (ret->kind == 'x');
 }
 
+bool lockfile_holder(int fd, struct slot *ret) {
+    enum { CHUNK = 16 };
+    char text[CHUNK * SLOT_SIZE];
+    if (lockfile_read(fd, 0, ret) && lockfile_living(fd, ret)) return true;
+    for (int first = 1; first < SLOTS; first += CHUNK) {
+        ssize_t n = pread(fd, text, sizeof text, offset_of(first));
+        for (int i = 0; i < CHUNK && n >= (i + 1) * SLOT_SIZE; i++)
+            if (text[i * SLOT_SIZE] == 's' && lockfile_read(fd, first + i, ret) && lockfile_living(fd, ret))
+                return true;
+        if (n < (ssize_t)sizeof text) return false;
+    }
+    return false;
+}
+
 int lockfile_slots(int64_t file_size) {
     int64_t n = (file_size - HEAD_SIZE) / SLOT_SIZE;
     return n < 0 ? 0 : n > SLOTS ? SLOTS : (int)n;

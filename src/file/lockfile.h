@@ -70,6 +70,8 @@ void lockfile_record(struct lockfile *file, const char *name, size_t length, con
 /* The record in the slot of that number, of the living or of the dead. */
 bool lockfile_read(int fd, int number, struct slot *ret);
 bool lockfile_living(int fd, const struct slot *slot);
+/* A living holder; false: none that is known. *ret may have been written. */
+bool lockfile_holder(int fd, struct slot *ret);
 int lockfile_slots(int64_t file_size); /* numbers below are worth reading */
 /* The name in the head, for shortened file names. */
 bool lockfile_name(int fd, char ret[NAME_MAX_LOCK + 1]);
