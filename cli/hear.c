@@ -26,12 +26,10 @@ void holder_doubt(const struct holder *h, char *ret, size_t size) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Only where a lease ends: there the kill must come in time. */
-void holder_lateness(struct holder *h, int64_t late_ns) {
-    int64_t ttl = h->run->options.common.ttl_ms, margin = ttl / 100 + 2 > 20 ? ttl / 100 + 2 : 20;
-    if (h->warned_late || h->lost_fd < 0 || late_ns < margin * NS_PER_MS) return;
-    h->warned_late = true;
-    report_progress(h->run,
-                    "timers of this machine are %lld ms late, more than the margin of %lld ms: use a longer ttl",
-                    (long long)(late_ns / NS_PER_MS), (long long)margin);
+void holder_tell_doubt(struct holder *h) {
+    char text[sizeof doubt];
+    holder_doubt(h, text, sizeof text);
+    if (*text && !h->told_doubt) report_progress(h->run, "in doubt: %s", text);
+    if (!*text && h->told_doubt) report_progress(h->run, "no longer in doubt");
+    h->told_doubt = *text;
 }

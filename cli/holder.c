@@ -28,6 +28,7 @@ enum {
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* --- to front --- */
 
@@ -67,6 +68,7 @@ static bool look_at_lock(struct holder *h) {
     int64_t now = clock_now_ns(), left = pawl_remaining_ms(h->lock);
     bool held = pawl_check(h->lock) == PAWL_OK;
     if (held) atomic_store(&h->shared->safe_ns, clock_after_ms(now, left));
+    if (held && left != PAWL_FOREVER) h->shared->result.least_left_ms = least(h->shared->result.least_left_ms, left);
     return held;
 }
 
@@ -205,6 +207,7 @@ static void check_lease(struct holder *h) {
     int64_t now = clock_now_ns(), safe = atomic_load(&h->shared->safe_ns);
     char text[560];
     if (h->stopping) return;
+    holder_tell_doubt(h);
     if (!held) {
         holder_doubt(h, text, sizeof text);
         stop_tree(h, *text ? text : "the lock is not ours any more", at_once);
@@ -316,7 +319,7 @@ static void keep(struct holder *h) {
             return;
         }
         if (p[TIMER].revents) {
-            holder_lateness(h, clock_now_ns() - h->armed_ns);
+            h->shared->result.late_ms = most(h->shared->result.late_ms, (clock_now_ns() - h->armed_ns) / NS_PER_MS);
             drain(h->timer_fd);
         }
         wake_front(h);
@@ -445,6 +448,7 @@ _Noreturn void holder_main(struct run *run, int sock) {
     struct holder h = {
         .run = run, .shared = run->shared, .sock = sock, .lost_fd = -1, .timer_fd = -1, .max_hold_ns = INT64_MAX};
     h.shared->result.status = -1;
+    h.shared->result.least_left_ms = INT64_MAX;
     set_up(&h);
     if (!take(&h) || !seal(&h)) finish(&h);
     if (run->options.max_hold_ms) h.max_hold_ns = clock_after_ms(h.granted_ns, run->options.max_hold_ms);

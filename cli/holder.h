@@ -13,13 +13,13 @@ struct holder {
     int64_t granted_ns, armed_ns;
     int64_t max_hold_ns; /* INT64_MAX: none */
     int64_t kill_ns;     /* while stopping */
-    bool stopping, command_ended, tree_dead, front_dead, sock_closed, warned_late;
+    bool stopping, command_ended, tree_dead, front_dead, sock_closed, told_doubt;
 };
 
 /* hear.c */
 pawl_observer holder_observe;
 /* Why the lock is in doubt or lost, as the library last said; "" nothing. */
 void holder_doubt(const struct holder *h, char *ret, size_t size);
-/* A timer came so late: warns once when that is more than the margins allow for. */
-void holder_lateness(struct holder *h, int64_t late_ns);
+/* With -v: that renewals fail, or work again. */
+void holder_tell_doubt(struct holder *h);
 #endif

@@ -16,6 +16,7 @@ enum { GRACE_MS = 2000 };
 int settle_times(struct run *run) {
     const struct run_options *options = &run->options;
     int64_t ttl = options->common.ttl_ms, margin = most(ttl / 100 + 2, 20);
+    run->margin_ms = margin;
     run->kill_ms = most(10, least(ttl / 20, 100));
     bool no_lease = strncmp(options->common.url, "file:", 5) == 0;
     int64_t room =

@@ -80,15 +80,34 @@ static int report_lost(const struct run *run, const struct run_result *result) {
     else if (result->cmd)
         snprintf(fate, sizeof fate, "; %.32s (pid %d) was gone at %s", command_name(run), (int)result->cmd, gone);
     complain(EXIT_LOST, run->options.name, "LOST after %s: %s%s", held, result->text, fate);
+    if (result->late_ms >= run->margin_ms)
+        warn(run->options.name, "timers of this machine came %lld ms late: use a longer ttl",
+             (long long)result->late_ms);
     if (result->spared)
         complain(EXIT_LOST, run->options.name, "pid %d could not be killed (another user's?) and still runs",
                  (int)result->spared_pid);
     return EXIT_LOST;
 }
 
+/* What went well this time, and might not the next. */
+static void report_narrow(const struct run *run, const struct run_result *result) {
+    long long ttl = run->options.common.ttl_ms;
+    if (result->least_left_ms == INT64_MAX) return;
+    if (result->least_left_ms < ttl / 4)
+        warn(run->options.name,
+             "renewals came late: %lld ms of a ttl of %lld ms were left at the worst; use a longer ttl",
+             (long long)result->least_left_ms, ttl);
+    if (result->late_ms >= run->margin_ms)
+        warn(run->options.name,
+             "timers of this machine came %lld ms late, more than the margin of %lld ms: use a longer "
+             "ttl",
+             (long long)result->late_ms, (long long)run->margin_ms);
+}
+
 static int report_ran(const struct run *run, const struct run_result *result) {
     int code = code_of_status(result->status);
     if (*result->left_behind) warn(run->options.name, "left running without the lock: %s", result->left_behind);
+    report_narrow(run, result);
     if (result->code == PAWL_OK) return code;
     if (result->code == PAWL_ELOST) return complain(EXIT_LOST, run->options.name, "%s", result->text);
     complain(code, run->options.name, "%s exited with %d, but the release failed: %s", command_name(run), code,

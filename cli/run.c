@@ -2,6 +2,7 @@
 #include "run.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -96,6 +97,13 @@ static int parse(int argc, char **argv, struct run_options *options) {
     return code ? code : -1;
 }
 
+static void tell_url(const struct common *common, const char *name) {
+    if (!messages.verbose) return;
+    char *shown = shown_url(common->url);
+    advise(name, "url %s (from %s)", shown ? shown : "?", common->from);
+    free(shown);
+}
+
 static int refuse_nested(const struct run_options *options) {
     int64_t token;
     if (!nested_conflict(options, &token)) return 0;
@@ -112,6 +120,7 @@ int cmd_run(int argc, char **argv) {
     if (code >= 0) return code;
     messages.json = messages.json || run.options.common.json;
     run.stderr_terminal = isatty(2);
+    tell_url(&run.options.common, run.options.name);
     code = refuse_nested(&run.options);
     if (!code) code = settle_times(&run);
     if (!code && run.options.seal) code = seal_open(run.options.seal, run.options.name, &run.seal);

@@ -51,6 +51,8 @@ struct run_result {
     int64_t token, waited_ms, held_ms;
     int64_t told_wall_ms, gone_wall_ms; /* when TERM was sent, and when the tree was dead; 0: not */
     pid_t cmd;
+    int64_t least_left_ms; /* of the lease, when it was at its shortest and still ours; INT64_MAX: there is none */
+    int64_t late_ms;       /* the latest timer */
     size_t spared;
     pid_t spared_pid;
     char text[640]; /* why: for a loss, or what the library said */
@@ -77,6 +79,7 @@ struct run_shared {
 struct run {
     struct run_options options;
     struct run_shared *shared;
+    int64_t margin_ms;         /* that the library keeps free before a lease ends */
     int64_t grace_ms, kill_ms; /* kill_ms: what killing the tree may take */
     bool terminal;             /* there is a controlling terminal: CMD stays in front's process group */
     bool stderr_terminal;

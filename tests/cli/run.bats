@@ -186,6 +186,19 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     [ ! -e never ]
 }
 
+@test "a holder that is killed while it waits: 125, and nothing runs" {
+    hold n
+    "$PAWL" run n touch never 2>stderr 3>&- &
+    waiter=$!
+    until_ok 5 has_waiter n
+    kill -9 "$(pgrep -P "$waiter")"
+    wait "$waiter" && code=0 || code=$?
+    [ "$code" = 125 ]
+    grep -q 'the process that renews (pid [0-9]*) was killed' stderr
+    let_go
+    [ ! -e never ]
+}
+
 @test "timeout(1) ends what the command started as well" {
     rm -f pids
     run -124 timeout 0.5 "$PAWL" run n bash -c 'sleep 61 3>&- & echo $! >pids; sleep 62 3>&- & echo $! >>pids; wait'

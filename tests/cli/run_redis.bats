@@ -146,3 +146,37 @@ LOOP='while :; do read -rt 0.02 <> <(:); done'
     kill "$pid"
     ends 143
 }
+
+# A pause of the whole machine, as far as it can be had here: all stopped, longer than the ttl.
+@test "everything stopped for longer than the ttl: the command is dead as soon as pawl runs again" {
+    start -t 300ms n bash -c "echo \$\$ \$PPID >pids; trap '' TERM; touch up; $LOOP"
+    read -r cmd holder <pids
+    kill -STOP "$pid" "$holder" "$cmd"
+    until_ok 5 sh -c '[ "$(redis-cli -p '"$PAWL_TEST_REDIS_PORT"' EXISTS pawl:n)" = 0 ]'
+    kill -CONT "$pid" "$holder"
+    until_ok 2 sh -c "! kill -0 $cmd"
+    ends 122
+    grep -q 'pawl: n: LOST after' stderr
+}
+
+@test "both watchers stopped: the command ran past the deadline, and that is said" {
+    start -t 300ms --receipt r n bash -c "echo \$PPID >holder; touch up; until [ -e go ]; do read -rt 0.02 <> <(:); done"
+    read -r holder <holder
+    kill -STOP "$pid" "$holder"
+    until_ok 5 sh -c '[ "$(redis-cli -p '"$PAWL_TEST_REDIS_PORT"' EXISTS pawl:n)" = 0 ]'
+    touch go
+    until_ok 5 sh -c "ps -o stat= --ppid $holder | grep -q Z"
+    kill -CONT "$pid" "$holder"
+    ends 122
+    jq -e '.outcome == "lost" and .exit == 122' r
+}
+
+@test "renewals that come late are warned of" {
+    start -t 2s --grace 0 n sh -c 'touch up; until [ -e go ]; do sleep 0.02; done'
+    redis CLIENT PAUSE 1550
+    redis PING
+    until_ok 5 sh -c '[ "$(redis-cli -p '"$PAWL_TEST_REDIS_PORT"' PTTL pawl:n)" -gt 1000 ]'
+    touch go
+    ends 0
+    grep -q 'renewals came late: .* ms of a ttl of 2000 ms were left' stderr
+}
