@@ -17,7 +17,7 @@
 
 #define NAME_MAX_BYTES 512
 #define QUESTION_MS 5000        /* the longest that one question of a caller may take */
-#define LOSSES_AT_ONCE 64 /* while one holds the mutex */
+#define LOSSES_AT_ONCE 64       /* while one holds the mutex */
 #define KEEPER_QUESTION_MS 1000 /* the same for the keeper, who has others to look after */
 #define SESSIONS_MAX 8          /* questions of one client under way at once; more wait for a session */
 
@@ -176,6 +176,7 @@ void event_loss_locked(pawl_lock *lock);
 void event_forget_locked(pawl_lock *lock);
 void event_deadline_locked(pawl_client *client, int64_t safe_until_ns); /* one more deadline */
 void event_deadlines_moved_locked(pawl_client *client);                 /* looks through all of them */
+int64_t event_earliest_locked(pawl_client *client); /* the next one: not of a lock that was released meanwhile */
 void event_lost_fd_locked(pawl_lock *lock);
 
 /* observer.c */

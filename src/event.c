@@ -79,6 +79,11 @@ void event_deadlines_moved_locked(pawl_client *c) {
     if (c->deadline_fd >= 0) arm(c->deadline_fd, earliest);
 }
 
+int64_t event_earliest_locked(pawl_client *c) {
+    if (c->earliest_ns <= client_now(c)) event_deadlines_moved_locked(c);
+    return c->earliest_ns;
+}
+
 void event_lost_fd_locked(pawl_lock *l) {
     if (l->lost_fd >= 0) arm(l->lost_fd, l->state == LOCK_PENDING ? LIFE_ENDLESS : lock_safe_until(l));
 }

@@ -72,8 +72,9 @@ static void ending_locked(pawl_lock *l, int64_t question_ms) {
 
 /* How long a question may take that is not a renewal: half of what is left to the earliest deadline, so that a service
  * that falls silent in it leaves time for renewals on another connection. */
-static int64_t question_ms_locked(const pawl_client *c, int64_t now) {
-    int64_t left_ms = c->earliest_ns == LIFE_ENDLESS ? INT64_MAX : (c->earliest_ns - now) / NS_PER_MS / 2;
+static int64_t question_ms_locked(pawl_client *c, int64_t now) {
+    int64_t earliest_ns = event_earliest_locked(c);
+    int64_t left_ms = earliest_ns == LIFE_ENDLESS ? INT64_MAX : (earliest_ns - now) / NS_PER_MS / 2;
     return later(1, earlier(KEEPER_QUESTION_MS, left_ms));
 }
 

@@ -150,8 +150,8 @@ static void end_idle_locked(pawl_client *c, struct lease *lease) {
     lease->state = LEASE_ENDED;
     forget_shared_locked(c, lease);
     lease->users++;
-    struct bk_until until = {.at_ns = earlier(c->earliest_ns, clock_after_ms(client_now(c), KEEPER_QUESTION_MS)),
-                             .cancel_fd = -1};
+    struct bk_until until = {
+        .at_ns = earlier(event_earliest_locked(c), clock_after_ms(client_now(c), KEEPER_QUESTION_MS)), .cancel_fd = -1};
     pthread_mutex_unlock(&c->mutex);
     if (session_borrow(c, SESSION_ANY, until, &s, NULL) == PAWL_OK)
         session_return(c, s, c->be->end_life(s->bk, &lease->bk, until, NULL) != BK_YES);
@@ -242,7 +242,7 @@ void lease_renew_due_locked(pawl_client *c) {
     bool asked = false;
     for (collect_locked(c, &b); b.n > 0; collect_locked(c, &b)) {
         pawl_error error = PAWL_ERROR_INIT;
-        int64_t earliest_ns = c->earliest_ns;
+        int64_t earliest_ns = event_earliest_locked(c);
         pthread_mutex_unlock(&c->mutex);
         ask(c, &b, earliest_ns, &error);
         pthread_mutex_lock(&c->mutex);
