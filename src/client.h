@@ -66,7 +66,8 @@ struct pawl_lock {
     int fruitless, late_grants; /* questions without an answer in a row; grants that came too late */
     bool contact;               /* the service has answered this attempt */
     bool dirty;                 /* something of the claim may be there: undo */
-    int64_t undo_since_ns;      /* 0: not yet */
+    int64_t undo_since_ns;      /* the first of the undo_tries */
+    int undo_tries;
     int64_t in_flight_until_ns; /* a question ended unknown: until then it may still reach the service */
     int cancel_fd;              /* blocking form: the caller's */
     int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */

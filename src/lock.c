@@ -16,6 +16,7 @@
 #define BACKOFF_FIRST_MS 50
 #define BACKOFF_LAST_MS 2000
 #define TRIES_WITHOUT_CONTACT 2
+#define UNDO_TRIES 3
 #define LATE_GRANTS 3 /* so many grants with nothing usable left: the ttl is too short for this service */
 #define ANSWER_GRACE_MS 50
 
@@ -453,16 +454,18 @@ bool lock_end_step(pawl_lock *l, int64_t question_ms, pawl_error *error) {
     pawl_client *c = l->client;
     if (!l->granted && !l->dirty) return true;
     int64_t now = client_now(c);
-    if (!l->undo_since_ns) l->undo_since_ns = now;
+    if (l->undo_tries++ == 0) l->undo_since_ns = now;
     enum bk_says says =
         lock_undo(l, (struct bk_until){.at_ns = clock_after_ms(now, question_ms), .cancel_fd = -1}, error);
     now = client_now(c);
     if (says <= BK_NO && now >= l->in_flight_until_ns) return true;
     /* What may still be there ends by itself one ttl after the last question that could have made or kept it; what
-     * hangs on a shared lease ends with that. A place in a queue does not, so it is left only after a ttl of trying. */
+     * hangs on a shared lease ends with that. A place in a queue does not, so it is left only after some tries, and a
+     * ttl of trying. */
     int64_t since = later(l->last_sent_ns, l->undo_since_ns);
     pthread_mutex_lock(&c->mutex);
-    bool over = l->lease->own ? now >= clock_after_ms(since, l->claim.ttl_ms) : l->lease->state == LEASE_ENDED;
+    bool over = l->lease->own ? l->undo_tries >= UNDO_TRIES && now >= clock_after_ms(since, l->claim.ttl_ms)
+                              : l->lease->state == LEASE_ENDED;
     pthread_mutex_unlock(&c->mutex);
     if (over) return true;
     l->backoff_ms = l->backoff_ms ? earlier(2 * l->backoff_ms, BACKOFF_LAST_MS) : BACKOFF_FIRST_MS;
