@@ -125,6 +125,20 @@ static void check_told(struct attempt *a) {
     }
 }
 
+static bool count_holder(const struct bk_record *record, void *data) {
+    int *exclusive = data;
+    if (record->place == 0) *exclusive += record->shared ? 1 : 1000;
+    return true;
+}
+
+static void check_service(int name) {
+    char text[32];
+    int holders = 0;
+    name_text(name, text);
+    mem_backend.records(world.session, text, count_holder, &holders, whenever, NULL);
+    if (holders > 1000) broken(LAW_ONE_HOLDER, "the service has more than one for %s", text);
+}
+
 static bool after_step(void *data) {
     (void)data;
     world.out->steps++;
@@ -139,6 +153,7 @@ static bool after_step(void *data) {
     struct client *c = &world.clients[sched_between(0, CLIENTS - 1)];
     if (!calm() && sched_chance(4))
         c->host.paused_until_ns = virtual_true_ns() + sched_between(1, sched_chance(200) ? 8000 : 800) * NS_PER_MS;
+    if (sched_chance(50)) check_service((int)sched_between(0, NAMES - 1));
     if (world.late && sched_chance(20)) fault_arrive(c->fault);
     return !world.out->broken;
 }
