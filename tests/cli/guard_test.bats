@@ -27,7 +27,7 @@ caught() {
 }
 
 @test "a right guard behind a program keeps all promises" {
-    run --separate-stderr -0 pawl guard test --rounds 50 --exec "$wrong" right "$BATS_TEST_TMPDIR/set"
+    run --separate-stderr -0 pawl guard test --rounds 30 --exec "$wrong" right "$BATS_TEST_TMPDIR/set"
     in_output "all 13 promises are kept"
 }
 
