@@ -1,26 +1,29 @@
--- Rule: the next token (token.h). The numbers are kept as "last run-id replid2 since offset", last and since 16 digits,
--- run-id and replid2 40. ADMIT is due if nothing is stored, if another process answers, or if this process was promoted
--- since (replid2 set, and it or its offset is another one); zeros in replid2 with the same run id change nothing: a
--- primary drops its second id by itself when it has had no replica for an hour. A replica never issues.
--- RUN, CLIENT_MS and C are the caller's locals.
+-- Rule: the next token (token.h). N counts them and is named by the process (run id) that they belong to; C says since when
+-- and under which identity: "run-id replid2 since offset". ADMIT is due if one of them is missing, if another process
+-- answers, or if this process was promoted since (replid2 set, and it or its offset is another one); zeros in replid2 with
+-- the same run id change nothing: a primary drops its second id by itself when it had no replica for an hour. A replica
+-- never issues. N, C, RUN and CLIENT_MS are the caller's locals.
 local function issue()
   local m, r = redis.call('GET', C), redis.call('INFO', 'replication')
   if not string.find(r, 'role:master', 1, true) then error('PAWLREPLICA') end
   local id, offset = string.match(r, 'master_replid2:(%x+).-second_repl_offset:(%-?%d+)')
   local last, run, oldid, since, oldoffset = 0, nil, nil, nil, nil
   if m then
-    last, run, oldid, since, oldoffset = string.match(m, '^(%d+) (%x+) (%x+) (%d+) (%-?%d+)$')
-    if not last then error('PAWLNUMBERS') end
+    run, oldid, since, oldoffset = string.match(m, '^(%x+) (%x+) (%d+) (%-?%d+)$')
+    if not run then error('PAWLNUMBERS') end
+    last = tonumber(redis.call('GET', C .. ':' .. run) or 0)
   end
-  if run ~= RUN or (string.find(id, '[^0]') and (id ~= oldid or offset ~= oldoffset)) then
+  if last < 1099511627776 or run ~= RUN or (string.find(id, '[^0]') and (id ~= oldid or offset ~= oldoffset)) then
     local t = redis.call('TIME')
     local now = t[1] * 1000000 + t[2]
     if math.abs(now / 1000 - CLIENT_MS) > 86400000 then error('PAWLCLOCK') end
-    last = math.max(last + 1048576, now)
-    since, run, oldid, oldoffset = string.format('%016.0f', last), RUN, id, offset
+    last = math.max(math.max(last, since or 0) + 1048576, now)
+    if last + 1 >= 9007199254740992 then error('PAWLEXHAUSTED') end
+    redis.call('SET', C, RUN .. ' ' .. id .. ' ' .. string.format('%016d', last) .. ' ' .. offset)
+    if run and run ~= RUN then redis.call('DEL', C .. ':' .. run) end
   end
   if last + 1 >= 9007199254740992 then error('PAWLEXHAUSTED') end
-  last = string.format('%016.0f', last + 1)
-  redis.call('SET', C, last .. ' ' .. run .. ' ' .. oldid .. ' ' .. since .. ' ' .. oldoffset)
+  last = string.format('%016d', last + 1)
+  redis.call('SET', N, last)
   return last
 end

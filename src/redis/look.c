@@ -155,8 +155,7 @@ enum bk_says redis_tokens(struct bk_session *s, bool advance, uint64_t to, struc
     snprintf(wall, sizeof wall, "%lld", (long long)(clock_wall_us() / 1000));
     snprintf(number_to, sizeof number_to, "%llu", (unsigned long long)to);
     a.n = 3;
-    arg_text(&a, s->bk->numbers);
-    arg(&a, s->run_id, 40);
+    arg(&a, s->count, s->count_length);
     arg_text(&a, wall);
     if (advance) arg_text(&a, number_to);
     enum bk_says says = call_script(s, &script_tokens, &a, 1, until, &reply, error);

@@ -14,7 +14,7 @@ _Static_assert(3 + 3 * BATCH <= WIRE_ARGS, "EVALSHA, script, number of keys; key
 
 struct question { /* the texts that a call refers to, for as long as it is made */
     struct keys keys;
-    char owner[OWNER_CHARS + 13 + ABOUT_SIZE], grant[GRANT_CHARS + 1], ttl[24], run_ms[40 + 14];
+    char owner[OWNER_CHARS + 13 + ABOUT_SIZE], grant[GRANT_CHARS + 1], ttl[24], wall[14];
 };
 
 static void owner_text(const struct bk *bk, const unsigned char owner[16], char ret[OWNER_CHARS + 1]) {
@@ -88,13 +88,12 @@ static void start(struct bk_session *s, struct args *a, struct question *q, cons
     a->n = 3;
     arg(a, q->keys.lock, q->keys.lock_length);
     arg(a, q->keys.queue, q->keys.queue_length);
-    arg(a, s->bk->numbers, s->bk->place.prefix_length + 2);
+    arg(a, s->count, s->count_length);
 }
 
-static void arg_run_ms(struct bk_session *s, struct args *a, struct question *q) {
-    memcpy(q->run_ms, s->run_id, 40);
-    wall_text(q->run_ms + 40);
-    arg(a, q->run_ms, 40 + 13);
+static void arg_wall(struct args *a, struct question *q) {
+    wall_text(q->wall);
+    arg(a, q->wall, 13);
 }
 
 /* --- questions --- */
@@ -131,7 +130,6 @@ static enum bk_says redis_take(struct bk_session *s, struct bk_claim *c, bool qu
     snprintf(q.owner + OWNER_CHARS + 13, ABOUT_SIZE, "%s", about_of(c));
     arg_text(&a, q.owner);
     arg(&a, q.ttl, (size_t)snprintf(q.ttl, sizeof q.ttl, "%lld", (long long)c->ttl_ms));
-    arg(&a, s->run_id, 40);
     if (queue) arg(&a, "1", 1);
     enum bk_says says = queue ? still_primary(s, until, error) : BK_YES;
     if (says == BK_YES) says = call_script(s, &script_take, &a, 3, until, &reply, error);
@@ -157,7 +155,7 @@ static enum bk_says redis_forget(struct bk_session *s, struct bk_claim *c, struc
     start(s, &a, &q, "giving up", c);
     owner_text(s->bk, c->owner, q.owner);
     arg(&a, q.owner, OWNER_CHARS);
-    arg_run_ms(s, &a, &q);
+    arg_wall(&a, &q);
     arg_text(&a, about_of(c));
     enum bk_says says = call_script(s, &script_release, &a, 3, until, &reply, error);
     if (says != BK_YES) return says;
@@ -172,7 +170,7 @@ static void add_release(struct bk_session *s, const struct bk_grant *g, bool tex
     grant_text(s->bk, g, q.grant);
     script_by(&a, &script_release, text, 3, count);
     arg(&a, q.grant, GRANT_CHARS);
-    arg_run_ms(s, &a, &q);
+    arg_wall(&a, &q);
     wire_add(&s->wire, &a);
 }
 
@@ -319,7 +317,6 @@ static enum bk_says redis_open(const struct url *url, struct bk **ret, pawl_erro
         free(bk);
         return says;
     }
-    snprintf(bk->numbers, sizeof bk->numbers, "%s%%n", bk->place.prefix);
     *ret = bk;
     return BK_YES;
 }
@@ -339,17 +336,19 @@ static enum bk_says redis_connect(struct bk *bk, struct bk_until until, struct b
     }
     s->bk = bk;
     struct watch watch = {.wire.fd = -1};
+    char run_id[41];
     enum bk_says says = BK_FAULT;
     if (bk->place.master && !(s->watch = malloc(sizeof *s->watch)))
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
-    else says = dial(bk, until, &s->wire, s->run_id, &watch, error);
+    else says = dial(bk, until, &s->wire, run_id, &watch, error);
     if (says != BK_YES) {
         free(s->watch);
         free(s);
         return says;
     }
     if (s->watch) *s->watch = watch;
-    hub_agree(bk, s->run_id);
+    s->count_length = (size_t)snprintf(s->count, sizeof s->count, "%s%%n:%s", bk->place.prefix, run_id);
+    hub_agree(bk, run_id);
     *ret = s;
     return BK_YES;
 }

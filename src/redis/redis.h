@@ -20,8 +20,7 @@ struct hub;
 struct watch;
 struct bk {
     struct place place;
-    char client_id[17]; /* 16 hex characters: the first of every owner value, and the hub's channel */
-    char numbers[PREFIX_MAX + 4];
+    char client_id[17];       /* 16 hex characters: the first of every owner value, and the hub's channel */
     struct hub *hub;          /* NULL: not open; the keeper's */
     _Atomic uint64_t dialled; /* which server the last session was made to (a hash of its run id); the hub must agree */
     atomic_int kick_fd;       /* wakes the hub when it does not; -1: there was no hub yet */
@@ -30,7 +29,8 @@ struct bk {
 struct bk_session {
     struct bk *bk;
     struct wire wire;
-    char run_id[41];
+    char count[PREFIX_MAX + 48]; /* the key that counts tokens: prefix "%n:" run id of the server */
+    size_t count_length;
     bool renewed; /* the first renewal carries the script's text: NOSCRIPT would cost a second round trip of little time
                    */
     struct watch *watch; /* NULL without sentinels */

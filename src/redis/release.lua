@@ -2,13 +2,13 @@
 -- for the time of a claim, or is deleted. With leave: of this owner whatever there is: its place in the queue and its grant.
 -- Told first, then removed from the queue, then set over the held value, deleted if that is refused: nothing that can be
 -- refused raises before the lock is gone, so that no missing right keeps a lock or leaves a gap.
--- KEYS lock queue numbers   ARGV token:owner (leave: owner) run-id(40)+client-ms(13) [about, when leaving]
+-- KEYS lock queue count   ARGV token:owner (leave: owner) client-ms [about, when leaving]
 -- Returns 1: it was ours; 0: it was not.
 if #ARGV == 2 and redis.call('EXISTS', KEYS[2]) == 0 and redis.pcall('GETRANGE', KEYS[1], '0', '64') == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end
-local L, Q, C, VAL, ABOUT = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[3]
-local RUN, CLIENT_MS = string.sub(ARGV[2], 1, 40), string.sub(ARGV[2], 41)
+local L, Q, N, VAL, CLIENT_MS, ABOUT = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3]
+local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
 local function ok(r) return not (type(r) == 'table' and r.err) end
 --@include issue.lua
 --@include tell.lua

@@ -1,26 +1,28 @@
 -- Rule: take the lock; the same call claims it after a hand-over, asks again, and (join) enters the queue.
 --   free and nobody waits: ours.  Ours already: the lease begins anew.  Free, but others wait: the first of them that is
 --   still subscribed gets it for the time of a claim; nobody barges past a live queue.  Else busy.
--- KEYS lock queue numbers   ARGV owner(48)+client-ms(13)+about ttl run-id [join]
+-- KEYS lock queue count   ARGV owner(48)+client-ms(13)+about ttl [join]
 -- The lock's value is token(16) ':' owner(48) ms(13) about, set only where absent, so that clients that use SET NX are
 -- excluded and exclude us. Returns the token, or {ttl left, place from 0 or -1, value of the holder}.
 -- The first block repeats issue() for the usual case, before any function is made, and arguments are few: both are most of
 -- the cost of a lock.
-local L, Q, C, RUN = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
+local L, Q, N = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('EXISTS', L, Q) == 0 then
-  local m, r = redis.call('GET', C), redis.call('INFO', 'replication')
-  if m and string.sub(m, 18, 57) == RUN and string.find(r, 'role:master', 1, true)
+  local r = redis.call('INFO', 'replication')
+  if string.find(r, 'role:master', 1, true)
       and string.find(r, 'master_replid2:0000000000000000000000000000000000000000', 1, true) then
-    local n = string.format('%016.0f', string.sub(m, 1, 16) + 1)
-    if n < '9007199254740992' then
-      redis.call('SETRANGE', C, '0', n)
+    local n = redis.call('INCR', N)
+    if n > 1099511627776 and n < 9007199254740992 then
+      n = string.format('%016d', n)
       redis.call('SET', L, n .. ':' .. ARGV[1], 'PX', ARGV[2])
       return n
     end
+    if n == 1 then redis.call('DEL', N) end -- nothing to count from: issue() finds out why
   end
 end
 local call, OWNER, TTL, CLIENT_MS = redis.call, string.sub(ARGV[1], 1, 48), ARGV[2], string.sub(ARGV[1], 49, 61)
 local ME = OWNER .. string.sub(ARGV[1], 62) -- as it stands in the queue
+local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
 --@include issue.lua
 --@include tell.lua
 local function hold(n, member, ttl)
@@ -59,7 +61,7 @@ else
   v = call('GET', L)
 end
 local place = -1
-if ARGV[4] == '1' then -- a repeat keeps its place
+if ARGV[3] == '1' then -- a repeat keeps its place
   local last = call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
   call('ZADD', Q, 'NX', (last or 0) + 1, ME)
   call('PEXPIRE', Q, 120000) -- longer than any waiter looks away

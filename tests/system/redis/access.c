@@ -198,7 +198,7 @@ static void test_tls(void **state) {
 /* --- rights --- */
 
 #define RIGHTS                                                                                                         \
-    "+info +evalsha +eval +time +exists +get +getrange +set +setrange +del +pexpire +pttl +zadd +zrem +zrange +zrank " \
+    "+info +evalsha +eval +time +exists +get +getrange +set +incr +del +pexpire +pttl +zadd +zrem +zrange +zrank "     \
     "+publish +subscribe +scan"
 
 static bool count(const struct bk_record *record, void *data) {

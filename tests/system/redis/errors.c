@@ -220,9 +220,11 @@ static void test_wrong_type(void **state) {
 
 static void test_foreign_numbers(void **state) {
     (void)state;
+    command(server.port, "FLUSHALL");
     command(server.port, "SET pawl:%n 17");
     probe_name(&p, "another");
     says(probe_take(&p, false), BK_FAULT, PAWL_EUNSAFE, "was not written by pawl");
+    assert_int_equal(server_redis_int(server.port, "DBSIZE"), 1);
 }
 
 static void test_max_clients(void **state) {
