@@ -1,19 +1,33 @@
 #include "wire.h"
 #include "clock.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #define REPLY_MAX (64u << 20) /* nothing that we ask for comes near */
+
+/* The socket blocks, but never for longer than a glance: an answer that comes at once then costs one system call, not
+ * two. */
+#define GLANCE_MS 10
+
+static void glance(int fd) {
+    struct timeval limit = {.tv_usec = GLANCE_MS * 1000};
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0)
+        fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+}
 
 bool wire_open(struct wire *w, int fd, struct tls *tls, const char *node) {
     memset(w, 0, sizeof *w);
     w->fd = fd;
     w->tls = tls;
+    if (!tls) glance(fd);
     w->reader = redisReaderCreate();
     w->verb = "connecting";
     w->name = "";
@@ -140,13 +154,11 @@ static int parse(struct wire *w, redisReply **ret, pawl_error *error) {
 }
 
 /* 1: got some bytes, 0: would wait, -1: gone. */
-static int receive(struct wire *w, pawl_error *error) {
+static int receive(struct wire *w, int flags, pawl_error *error) {
     char buffer[16384];
     w->events = POLLIN;
     ssize_t n;
-    do
-        n = w->tls ? tls_recv(w->tls, buffer, sizeof buffer, &w->events)
-                   : recv(w->fd, buffer, sizeof buffer, MSG_DONTWAIT);
+    do n = w->tls ? tls_recv(w->tls, buffer, sizeof buffer, &w->events) : recv(w->fd, buffer, sizeof buffer, flags);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return 0;
     if (n <= 0) {
@@ -160,27 +172,25 @@ static int receive(struct wire *w, pawl_error *error) {
     return -1;
 }
 
-enum bk_says wire_poll(struct wire *w, redisReply **ret, pawl_error *error) {
+static enum bk_says look(struct wire *w, int flags, redisReply **ret, pawl_error *error) {
     for (;;) {
         int result = parse(w, ret, error);
         if (result) return result > 0 ? BK_YES : BK_FAULT;
-        result = receive(w, error);
+        result = receive(w, flags, error);
         if (result <= 0) return result ? BK_FAULT : BK_NO;
     }
 }
 
+enum bk_says wire_poll(struct wire *w, redisReply **ret, pawl_error *error) {
+    return look(w, MSG_DONTWAIT, ret, error);
+}
+
 enum bk_says wire_reply(struct wire *w, struct bk_until until, redisReply **ret, pawl_error *error) {
-    bool wait_first =
-        !w->tls && w->reader->len == w->reader->pos; /* a fresh question: the answer cannot be there yet */
-    for (;;) {
-        if (!wait_first) {
-            enum bk_says says = wire_poll(w, ret, error);
-            if (says == BK_YES) return BK_YES;
-            if (says == BK_FAULT) return BK_UNKNOWN;
-        } else {
-            w->events = POLLIN;
-        }
-        wait_first = false;
+    bool time = until.at_ns == INT64_MAX || until.at_ns - clock_now_ns() > GLANCE_MS * NS_PER_MS;
+    for (int flags = time ? 0 : MSG_DONTWAIT;; flags = MSG_DONTWAIT) {
+        enum bk_says says = look(w, flags, ret, error);
+        if (says == BK_YES) return BK_YES;
+        if (says == BK_FAULT) return BK_UNKNOWN;
         int ready = clock_wait_fd(w->fd, (short)w->events, until.at_ns, until.cancel_fd);
         if (ready == 1) continue;
         not_ready(w, ready, error);
