@@ -143,8 +143,17 @@ def links_lead_somewhere(root):
                     yield f"{path}: link to {target}: no such heading"
 
 
+def named_tests_exist(root):
+    """a test that a document names is in the file that it links to"""
+    for path in files(root, ("docs",), (".md",)):
+        for name, target in re.findall(r"\[`([^`/]+)`\]\(([^)]*tests/[^)]+)\)", read(root, path)):
+            full = os.path.normpath(os.path.join(root, os.path.dirname(path), target))
+            if not os.path.isfile(full) or not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", read("", full)):
+                yield f"{path}: {name} is not in {target}"
+
+
 RULES = (clocks, silent_library, short_files, short_functions, no_sleeps_in_tests, headers_stand_alone, nothing_unfinished,
-         links_lead_somewhere)
+         links_lead_somewhere, named_tests_exist)
 
 PLANTED = (  # rule, file, text
     (clocks, "src/a.c", "int64_t f(void) { return time(NULL); }\n"),
@@ -165,13 +174,14 @@ PLANTED = (  # rule, file, text
     (nothing_unfinished, "src/a.c", "/* TODO: the rest */\n"),
     (links_lead_somewhere, "docs/a.md", "see [b](b.md)\n"),
     (links_lead_somewhere, "docs/a.md", "# one\nsee [b](#two)\n"),
+    (named_tests_exist, "docs/a.md", "[`nothing`](../tests/ok.bats)\n"),
 )
 HARMLESS = {
     "src/ok.c": '/* time(NULL), getenv("x") */\nint f(void) {\n    log->printf("time(NULL)");\n    uptime(0);\n'
                 '    snprintf(a, b, "printf()");\n' + "    g();\n" * 55 + "}\n",
     "src/clock.c": "    clock_gettime(CLOCK_REALTIME, &t);\n",
     "tests/ok.bats": '    pawl run n -- sleep 60 &\n',
-    "docs/ok.md": "# A heading: with `code`\n[x](#a-heading-with-code) [y](ok.md) [z](https://example.org/#q)\n",
+    "docs/ok.md": "# A heading: with `code`\n[x](#a-heading-with-code) [y](ok.md) [z](https://example.org/#q) [`sleep`](../tests/ok.bats)\n",
 }
 
 
