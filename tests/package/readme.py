@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-PATIENCE = 8.0  # seconds for what a command prints, or what it makes another one print
+PATIENCE = 20.0  # seconds for what a command prints, or what it makes another one print
 
 
 def mask(line):
@@ -77,7 +77,7 @@ class Shell:
         mark = f"@{self.count}@"
         self.send(command)
         if command.endswith("&"):
-            self.send("for i in {1..500}; do pgrep -s 0 -x sleep >/dev/null && break; read -rt 0.02 <> <(:); done")
+            self.send("timeout 20 bash -c 'until pgrep -s 0 -x sleep; do read -rt 0.02 <> <(:); done' >/dev/null")
         self.send(f"printf '%s%s\\n' '@{self.count}' '@'")
 
         def lines(text):
