@@ -141,3 +141,15 @@ entry() { # NAME RESULT STDOUT
     run -1 summary "$log" 0
     [ "$(cat "$BATS_TEST_TMPDIR/line")" = "1 passed, 1 failed, 1 skipped" ]
 }
+
+@test "summary: a program that wants PAWL_TEST_FULL may be skipped in CI too" {
+    export CI=true
+    summary "$(entry a OK '1..1\nok 1\n'; echo; entry slow SKIP '1..0 # SKIP PAWL_TEST_FULL=1\n')" 0
+    [ "$(cat "$BATS_TEST_TMPDIR/line")" = "1 passed, 0 failed, 1 skipped" ]
+}
+
+@test "summary: skip() of cmocka is a skip, not a failure" {
+    summary "$(entry a FAIL '1..2\nok 1\nnot ok 2 # SKIP x\n')" 1
+    [ "$(cat "$BATS_TEST_TMPDIR/line")" = "1 passed, 0 failed, 1 skipped" ]
+    run -1 summary "$(entry a FAIL '1..2\nok 1\nnot ok 2 # SKIP x\n')" 2
+}

@@ -111,7 +111,6 @@ static double ratio_of(pawl_guard *guard) {
 
 static void test_cost(void **unused) {
     (void)unused;
-    if (!getenv("PAWL_TEST_FULL")) skip(); /* other tests run beside the short form */
     char url[64], command[80];
     double ratios[TRIES];
     pawl_guard *guard;
@@ -129,6 +128,10 @@ static void test_cost(void **unused) {
 
 int main(int argc, char **argv) {
     if (argc > 1) kind = argv[1];
+    if (!getenv("PAWL_TEST_FULL")) { /* other tests run beside the short form */
+        puts("1..0 # SKIP PAWL_TEST_FULL=1");
+        return 0;
+    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cost)};
     return cmocka_run_group_tests_name(kind, tests, NULL, NULL);
 }
