@@ -45,11 +45,14 @@ static void send_cancel(const struct front *f, int sig) {
     send(f->sock, message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+static bool ends(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
+static bool stops(int sig) { return sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU; }
+
 /* To CMD itself, once. Its pid is its own until cmd_gone, which is set before it is reaped. */
 static void forward(struct front *f, int sig) {
     int fd = pidfd_open(atomic_load(&f->shared->cmd), 0);
     if (fd < 0) return;
-    atomic_store(&f->shared->forwarded, sig);
+    if (ends(sig)) atomic_store(&f->shared->forwarded, sig);
     if (!atomic_load(&f->shared->cmd_gone)) pidfd_send_signal(fd, sig, NULL, 0);
     close(fd);
 }
@@ -75,9 +78,6 @@ static void command_stopped(struct front *f) {
     if (process_state(atomic_load(&f->shared->cmd), NULL, NULL, NULL, NULL) == 'T') stop_self(f, sig);
     atomic_store(&f->shared->front_stops, 0);
 }
-
-static bool ends(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP || sig == SIGQUIT; }
-static bool stops(int sig) { return sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU; }
 
 static void handle_signal(struct front *f, const struct signalfd_siginfo *info) {
     int sig = (int)info->ssi_signo;

@@ -23,6 +23,7 @@
 enum {
     RELEASE_MS = 2000, /* for the last question to the service */
     LOST_MS = 200,     /* the same when there is little to hope for */
+    PASS_ON_MS = 200,  /* for helpers of a command that a signal ended */
     CLEAR_MS = 300,    /* for front to erase the waiting line */
     MOST_FDS = 16
 };
@@ -339,11 +340,17 @@ static void keep(struct holder *h) {
 /* --- the end --- */
 
 /* A command that was ended by a signal to pawl may leave helpers in its group, which would have got the signal if it
- * had been sent to the group, as timeout(1) and a terminal do: they get it now. */
+ * had been sent to the group, as timeout(1) and a terminal do: they get it now, and a moment to end while the lock is
+ * held. */
 static void pass_on(struct holder *h, int status) {
     int sig = atomic_load(&h->shared->forwarded);
-    if (sig && WIFSIGNALED(status) && WTERMSIG(status) == sig)
-        tree_signal(getpid(), sig, h->run->terminal ? getpgid(h->run->front) : h->child.pid, 0);
+    int64_t until = clock_after_ms(clock_now_ns(), PASS_ON_MS);
+    if (!sig || !WIFSIGNALED(status) || WTERMSIG(status) != sig) return;
+    if (!tree_signal(getpid(), sig, h->run->terminal ? getpgid(h->run->front) : h->child.pid, 0)) return;
+    while (!h->tree_dead && clock_wait_fd(h->signal_fd, POLLIN, until, -1) == 1) {
+        drain(h->signal_fd);
+        reap(h);
+    }
 }
 
 static void name_left_behind(const struct holder *h) {

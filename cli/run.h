@@ -68,8 +68,8 @@ struct run_shared {
     _Atomic int cmd;
     _Atomic int stop_signal;          /* that stopped CMD; 0: it runs */
     _Atomic int front_stops;          /* front is stopping itself as CMD did */
-    _Atomic int forwarded;            /* the last signal that front passed on */
     _Atomic int asked_to_end;         /* the last signal that asks a program to end, wherever it came from */
+    _Atomic int forwarded;            /* the last of these signals that front passed on to CMD */
     _Atomic int line_shown;           /* the waiting line stands on the terminal */
     _Atomic unsigned waiting_version; /* odd: being written */
     char waiting[256];                /* what is waited for */
