@@ -160,6 +160,7 @@ static enum bk_says grant(struct bk_session *session, struct bk_claim *claim, st
         return BK_FAULT;
     }
     record(file, claim, token);
+    lockfile_leave(file); /* the next may come up to flock */
     *held = *file;
     ret->token = token;
     ret->left_ms = -1;

@@ -1,5 +1,4 @@
-/* lockfile.c: see lockfile.h. Locks are taken in the order turnstile, flock, and given back in the order records,
- * flock, close: a record must never outlive the lock that it tells of. */
+/* lockfile.c: see lockfile.h. */
 #include "lockfile.h"
 #include "clock.h"
 #include "digits.h"
@@ -99,8 +98,8 @@ int lockfile_open(struct place *place, const char *name, size_t length, struct l
 }
 
 void lockfile_unlock(struct lockfile *file) {
+    flock(file->fd, LOCK_UN); /* first, because somebody is waiting for this one only */
     byte_lock(file->fd, F_OFD_SETLK, F_UNLCK, 0, 0);
-    flock(file->fd, LOCK_UN);
     file->slot = 0;
     file->arrival = 0;
 }
@@ -213,10 +212,10 @@ void lockfile_leave(struct lockfile *file) {
 
 static off_t offset_of(int slot) { return HEAD_SIZE + (off_t)slot * SLOT_SIZE; }
 
-/* The byte whose lock says that the one of this record lives. A waiter's is its place in the queue. */
+/* The byte whose lock says that the one of this record lives: of a waiter its place in the queue, of a holder one of
+ * its own, so that a new holder need not wait for the old one's. */
 static int64_t life_byte(const struct slot *slot) {
-    if (slot->kind == 'x') return LIVES;
-    return slot->kind == 's' ? LIVES + 1 + (int64_t)slot->token : PLACE(slot->order);
+    return slot->kind == 'x' || slot->kind == 's' ? LIVES + (int64_t)slot->token : PLACE(slot->order);
 }
 
 bool lockfile_living(int fd, const struct slot *slot) {

@@ -23,10 +23,8 @@ struct wait {
 static void *run(void *data) {
     struct wait *wait = data;
     wait->error = lockfile_turn(&wait->file);
-    if (wait->error == 0) {
-        wait->error = lockfile_wait(&wait->file, wait->shared);
-        lockfile_leave(&wait->file);
-    }
+    if (wait->error == 0) wait->error = lockfile_wait(&wait->file, wait->shared);
+    if (wait->shared) lockfile_leave(&wait->file); /* the next reader may pass before this one has noticed */
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     eventfd_write(wait->fd, 1);

@@ -87,7 +87,7 @@ static void pawl_way(int self) {
     }
 }
 
-/* What others do: try, and watch for the close of the file. */
+/* What others do: try, and watch for the close of the file. (A user has 128 inotify instances.) */
 static void inotify_way(int self) {
     char path[100];
     snprintf(path, sizeof path, "%s/inotify", dir);
@@ -185,9 +185,9 @@ static void a_crowd_is_served_in_turn(void **state) {
     assert_true(r.least > 0 && r.most < 3 * r.least);
     if (!full()) return;
     struct result kernel = contend(flock_way, PROCESSES, 5000);
-    struct result others = contend(inotify_way, PROCESSES, 5000);
-    /* 100 us on a machine that has nothing else to do, where the kernel's own takes about 10 */
-    assert_true(r.gap_us < 100 || r.gap_us < 10 * kernel.gap_us);
+    struct result others = contend(inotify_way, PROCESSES / 2, 5000);
+    /* 100 us on a machine that has nothing else to do; on a busy one each of the two wake-ups takes its time */
+    assert_true(r.gap_us < 100 || r.gap_us < 15 * kernel.gap_us);
     assert_true(r.cpu_us < others.cpu_us / 4);
 }
 
