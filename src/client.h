@@ -121,6 +121,7 @@ struct pawl_client {
     pthread_t keeper;
     int poke_fd;
     int64_t keeper_sleeps_until_ns; /* INT64_MIN: awake */
+    bool lease_planned;             /* since the keeper fell asleep */
 
     bool hub_wanted, hub_ready;
     int64_t hub_retry_ns, hub_backoff_ms;

@@ -155,6 +155,10 @@ int64_t keeper_run(pawl_client *c) {
     if (lease) next = lease->at_ns;
     if (work) next = earlier(next, work->at_ns);
     if (c->hub_wanted && !c->hub_ready && c->waiters.n > 0) next = earlier(next, c->hub_retry_ns);
+    /* Who took a lock lately will take another: a sleep that ends before its first renewal spares every acquire the
+     * waking of this thread. Once nothing was taken for so long, it sleeps for ever. */
+    if (c->lease_planned) next = earlier(next, clock_after_ms(client_now(c), c->options.ttl_ms / 4));
+    c->lease_planned = false;
     c->keeper_sleeps_until_ns = next;
     pthread_mutex_unlock(&c->mutex);
     return next;

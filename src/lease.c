@@ -94,6 +94,7 @@ void lease_plan_locked(struct lease *lease) {
     lease->state = LEASE_ALIVE;
     if (lease->life.next_ns == INT64_MAX) return;
     heap_set(&c->leases, &lease->timer, lease->life.next_ns);
+    c->lease_planned = true;
     keeper_want_locked(c, lease->life.next_ns);
     event_deadline_locked(c, atomic_load(&lease->life.safe_until_ns));
 }
