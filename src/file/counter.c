@@ -112,7 +112,7 @@ static int open_counter(struct place *place, pawl_error *error) {
     struct statx birth;
     int fd;
     for (int made = 0;; made++) {
-        fd = openat(place->fd, COUNTER_FILE, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        fd = place_openat(place, COUNTER_FILE, 0);
         if (fd >= 0) break;
         if (errno != ENOENT || made == 100) return failed(place, "open the token counter", error);
         int code = create(place, error);

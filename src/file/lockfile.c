@@ -79,7 +79,7 @@ int lockfile_open(struct place *place, const char *name, size_t length, struct l
     if (!name_encode(name, length, file.file))
         return error_set(error, PAWL_EINVALID, NULL, "the name of a lock has 1 to %d bytes and no NUL", NAME_MAX_LOCK);
     for (int made = 0;; made++) {
-        file.fd = openat(place->fd, file.file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        file.fd = place_openat(place, file.file, 0);
         if (file.fd >= 0) break;
         if (errno != ENOENT || made == 100) return open_failed(place, file.file, error);
         char head[HEAD_SIZE];

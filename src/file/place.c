@@ -272,6 +272,19 @@ int place_refresh(struct place *place, pawl_error *error) {
 
 /* --- files --- */
 
+/* fd, or what is behind it under a higher number. */
+static int above_two(int fd) {
+    if (fd < 0 || fd > 2) return fd;
+    int higher = fcntl(fd, F_DUPFD_CLOEXEC, 3), number = errno;
+    close(fd);
+    errno = number;
+    return higher;
+}
+
+int place_openat(const struct place *place, const char *file, int flags) {
+    return above_two(openat(place->fd, file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600));
+}
+
 bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino) {
     struct statx st;
     if (statx(fd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) != 0) return false;
@@ -311,7 +324,7 @@ int place_create(struct place *place, const char *file, const void *content, siz
     random_bytes(bytes, sizeof bytes);
     random_hex(bytes, sizeof bytes, digits);
     snprintf(draft, sizeof draft, ".pawl.new.%s", digits);
-    int fd = openat(place->fd, draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = place_openat(place, draft, O_CREAT | O_EXCL);
     if (fd < 0) return place_errno(place, file, "create", error);
     int made = fill_new(place, fd, content, size, sync);
     if (made == 0) made = renameat2(place->fd, draft, place->fd, file, RENAME_NOREPLACE);

@@ -37,6 +37,9 @@ void place_close(struct place *place);
 /* Opens the directory again if its path leads to another one now. */
 int place_refresh(struct place *place, pawl_error *error);
 
+/* openat for reading and writing, without following links, waiting, or becoming a terminal's; never 0, 1 or 2: who
+ * starts without them must not print into a lock file. */
+int place_openat(const struct place *place, const char *file, int flags);
 /* Device and inode that a path leads to, links not followed; fd AT_FDCWD or a directory. Asks for no times: on kernels
  * with fine-grained time stamps a file whose times were asked for pays for new ones at its next write. */
 bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino);
