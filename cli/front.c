@@ -158,12 +158,15 @@ static bool guarded(const struct front *f, int64_t *ret_safe) {
     return (now == PHASE_HELD || now == PHASE_STOPPING) && *ret_safe != INT64_MAX;
 }
 
+/* The holder has not told the tree to end, and neither have we. */
+static bool tells(const struct front *f) { return !f->told && !f->run->options.kill_at_once && phase(f) == PHASE_HELD; }
+
 static void arm(struct front *f) {
     int64_t safe, at = f->line_ns;
     struct itimerspec when = {0};
     if (guarded(f, &safe)) {
         at = least(at, kill_at(f, safe));
-        if (!f->told && !f->run->options.kill_at_once) at = least(at, tell_at(f, safe));
+        if (tells(f)) at = least(at, tell_at(f, safe));
     }
     if (at != INT64_MAX) when.it_value = (struct timespec){.tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S + 1};
     timerfd_settime(f->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
@@ -187,7 +190,7 @@ static bool look_at_clock(struct front *f) {
     else if (now >= f->line_ns) draw_line(f, now);
     if (!guarded(f, &safe)) return false;
     if (now >= kill_at(f, safe)) return true;
-    if (!f->told && phase(f) == PHASE_HELD && !f->run->options.kill_at_once && now >= tell_at(f, safe)) {
+    if (tells(f) && now >= tell_at(f, safe)) {
         f->told = true;
         f->shared->result.told_wall_ms = clock_wall_us() / 1000;
         tree_signal(f->holder, SIGTERM, 0, 1);

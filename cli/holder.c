@@ -221,6 +221,12 @@ static void check_lease(struct holder *h) {
     }
 }
 
+/* Renewals are due at ttl/3; when one is late, each look counts. */
+static int64_t look_each(const struct holder *h, int64_t left_ns) {
+    int64_t ttl = h->run->options.common.ttl_ms;
+    return left_ns / NS_PER_MS > ttl / 2 ? ttl / 6 : most(ttl / 24, 10);
+}
+
 /* When to look again. */
 static int64_t next_look(const struct holder *h) {
     int64_t safe = atomic_load(&h->shared->safe_ns), now = clock_now_ns();
@@ -229,7 +235,7 @@ static int64_t next_look(const struct holder *h) {
     if (safe != INT64_MAX) {
         int64_t before = h->run->kill_ms + (h->run->options.kill_at_once ? 0 : h->run->grace_ms);
         at = least(at, safe - before * NS_PER_MS);
-        at = least(at, clock_after_ms(now, h->run->options.common.ttl_ms / 6)); /* publish renewals */
+        at = least(at, clock_after_ms(now, look_each(h, safe - now))); /* publish renewals */
     }
     if (atomic_load(&h->shared->front_stops)) at = least(at, clock_after_ms(now, 10));
     return at;
@@ -381,16 +387,17 @@ static void hold_on(struct holder *h) {
 static void let_go(struct holder *h) {
     struct run_result *result = &h->shared->result;
     pawl_error error = PAWL_ERROR_INIT;
+    int code = PAWL_OK;
     if (h->lock) {
         result->held_ms = (clock_now_ns() - h->granted_ns) / NS_PER_MS;
-        int code = pawl_release(h->lock, result->outcome == OUTCOME_LOST ? LOST_MS : RELEASE_MS, &error);
+        code = pawl_release(h->lock, result->outcome == OUTCOME_LOST ? LOST_MS : RELEASE_MS, &error);
         if (code && result->outcome == OUTCOME_RAN) {
             result->code = code;
             result->unproven = h->run->options.receipt || h->run->options.common.for_correctness;
             snprintf(result->text, sizeof result->text, "%s", error.text);
         }
     }
-    if (h->client) pawl_close(h->client);
+    if (h->client && code != PAWL_EUNREACHABLE) pawl_close(h->client); /* else it would only try once more */
 }
 
 static void conclude(struct holder *h) {

@@ -97,10 +97,9 @@ static int parse(int argc, char **argv, struct run_options *options) {
     return code ? code : -1;
 }
 
-static void tell_url(const struct common *common, const char *name) {
-    if (!messages.verbose) return;
-    char *shown = shown_url(common->url);
-    advise(name, "url %s (from %s)", shown ? shown : "?", common->from);
+static void tell_url(const struct run *run) {
+    char *shown = shown_url(run->options.common.url);
+    report_progress(run, "url %s (from %s)", shown ? shown : "?", run->options.common.from);
     free(shown);
 }
 
@@ -120,7 +119,7 @@ int cmd_run(int argc, char **argv) {
     if (code >= 0) return code;
     messages.json = messages.json || run.options.common.json;
     run.stderr_terminal = isatty(2);
-    tell_url(&run.options.common, run.options.name);
+    if (messages.verbose) tell_url(&run);
     code = refuse_nested(&run.options);
     if (!code) code = settle_times(&run);
     if (!code && run.options.seal) code = seal_open(run.options.seal, run.options.name, &run.seal);

@@ -202,8 +202,8 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
 @test "timeout(1) ends what the command started as well" {
     for _ in 1 2 3 4; do
         rm -f pids
-        run --separate-stderr -124 timeout 0.4 "$PAWL" run n bash -c '
-            sleep 31 >/dev/null 2>&1 3>&- & echo $! >pids; sleep 32 >/dev/null 2>&1 3>&- & echo $! >>pids; wait'
+        run --separate-stderr -124 timeout 0.4 "$PAWL" run n bash -c \
+            'for s in 31 32; do sleep $s >/dev/null 2>&1 3>&- & echo $! >>pids; done; wait'
         [ -z "$stderr" ]
         while read -r p; do gone "$p"; done <pids
         run -0 pawl run -n n true
