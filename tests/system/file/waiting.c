@@ -87,6 +87,26 @@ static void pawl_way(int self) {
     }
 }
 
+static void library_way(int self) {
+    char url[100];
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_client *client;
+    pawl_lock *lock;
+    snprintf(url, sizeof url, "file:%s", dir);
+    if (pawl_open(url, NULL, &client, &error)) crowd->failed++;
+    crowd->ready++;
+    while (!crowd->failed && clock_now_ns() < crowd->stop_ns) {
+        if (pawl_acquire(client, "library", NULL, &lock, &error)) {
+            fprintf(stderr, "# %s\n", error.text);
+            crowd->failed++;
+            return;
+        }
+        hold(self, (uint64_t)pawl_token(lock));
+        if (pawl_release(lock, 1000, &error)) crowd->failed++;
+    }
+    pawl_close(client);
+}
+
 /* What others do: try, and watch for the close of the file. (A user has 128 inotify instances.) */
 static void inotify_way(int self) {
     char path[100];
@@ -189,6 +209,12 @@ static void a_crowd_is_served_in_turn(void **state) {
     /* 100 us on a machine that has nothing else to do; on a busy one each of the two wake-ups takes its time */
     assert_true(r.gap_us < 100 || r.gap_us < 15 * kernel.gap_us);
     assert_true(r.cpu_us < others.cpu_us / 4);
+}
+
+static void the_library_too(void **state) {
+    (void)state;
+    struct result r = contend(library_way, 50, full() ? 10000 : 1500);
+    assert_true(r.least > 0 && r.most < 3 * r.least);
 }
 
 /* --- giving up --- */
@@ -353,11 +379,9 @@ static void signals_go_to_the_application(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(a_crowd_is_served_in_turn),
-        TEST(giving_up_never_keeps_the_lock),
-        TEST(giving_up_lets_the_next_pass),
-        TEST(dead_waiters_leave_the_queue),
-        TEST(overlapping_readers_starve_no_writer),
+        TEST(a_crowd_is_served_in_turn),      TEST(the_library_too),
+        TEST(giving_up_never_keeps_the_lock), TEST(giving_up_lets_the_next_pass),
+        TEST(dead_waiters_leave_the_queue),   TEST(overlapping_readers_starve_no_writer),
         TEST(signals_go_to_the_application),
     };
     return cmocka_run_group_tests_name("file_waiting", tests, NULL, NULL);
