@@ -69,3 +69,16 @@ setup() {
     in_output "1000000 holds"
     [ "$SECONDS" -le 30 ]
 }
+
+@test "the man page has every option and every fault, and its example is true" {
+    page=$BATS_TEST_DIRNAME/../../man/pawl-lab.1
+    for verb in bench check; do
+        for option in $(lab $verb --help | grep -oE '^  --?[a-z-]*|, --[a-z-]*' | tr -d ' ,'); do
+            grep -qE "^\.It Fl (. , )?${option#-}\b|^\.It Fl ${option#-} ,| , ${option#-} " "$page" || { echo "$verb: $option is not in the page" && return 1; }
+        done
+    done
+    for fault in $(lab check --json clean | jq -r '.faults | keys[]'); do grep -q "^\.It $fault\$" "$page"; done
+    sed -n '/^\$ cat history/,/^\$/{/^{/p}' "$page" >history
+    run -1 bash -c "'${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}' check --json history | jq -e '.faults.overlap == 2'"
+    run -0 bash -c "'${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}' check --json history | jq -e '.faults.overlap == 1'"
+}
