@@ -185,8 +185,9 @@ static enum bk_says failed(const struct bk_session *session, struct lockfile *fi
 /* Busy: with queue the wait begins, or goes on (claim->of is set). */
 static enum bk_says queue_up(const struct bk_session *session, struct bk_claim *claim, struct lockfile *file,
                              bool queue, struct bk_busy *ret_busy, pawl_error *error) {
-    struct bk_busy busy = {.ask_again_ms = queue ? LOOK_AGAIN_MS : 10, .wake_fd = -1, .queued = queue};
     struct wait *wait = claim->of;
+    queue = queue && (wait || wait_possible());
+    struct bk_busy busy = {.ask_again_ms = queue ? LOOK_AGAIN_MS : 10, .wake_fd = -1, .queued = queue};
     tell_holder(file->fd, &busy);
     if (queue && !wait) {
         int number = lockfile_queue(file);

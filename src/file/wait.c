@@ -3,6 +3,7 @@
  *
  * Only a signal ends a blocked flock, and a library installs no handlers; pthread_cancel uses glibc's own. */
 #include "wait.h"
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -29,6 +30,19 @@ static void *run(void *data) {
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     eventfd_write(wait->fd, 1);
     return NULL;
+}
+
+static bool cancellable;
+static void find_unwinder(void) {
+    cancellable = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != NULL;
+}
+
+/* glibc ends the process if it cannot load the unwinder when a thread is cancelled (after a chroot, say): so it is
+ * loaded before the first one is started. */
+bool wait_possible(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_unwinder);
+    return cancellable;
 }
 
 /* All signals blocked: they belong to the application's threads. */

@@ -5,6 +5,8 @@
 
 struct wait;
 
+/* False: this process cannot have waiters (no libgcc_s), it must ask again and again. */
+bool wait_possible(void);
 /* Begins to wait; the wait owns *file from now on, also on failure. */
 int wait_start(const struct lockfile *file, bool shared, struct wait **ret, pawl_error *error);
 int wait_fd(const struct wait *wait); /* readable when it is over */
