@@ -22,6 +22,7 @@ struct plan {
 struct side { /* pawl or the floor, in one try */
     uint64_t n;
     double ops_s, p50_us, p99_us; /* of turns: from one hold to the next one, of another client */
+    double cpu_us;                /* cycle: processor time of this process for one round */
     double handoffs_s, wait_p99_us, requests;
     uint64_t grants_max, grants_min;
 };

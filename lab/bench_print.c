@@ -66,8 +66,8 @@ void print_head(enum scenario s, const struct plan *plan) {
     case CYCLE:
         printf("cycle: acquire + release, 1 client, %d tries of %g s%s\n", plan->tries, plan->seconds,
                plan->raw ? ", raw floor interleaved" : "");
-        printf("  %-12s %10s %9s %9s %10s %9s %7s\n", "service", "ops/s", "p50 us", "p99 us", "raw ops/s", "raw p50",
-               "ratio");
+        printf("  %-12s %10s %8s %8s %8s %10s %8s %8s %7s\n", "service", "ops/s", "p50 us", "p99 us", "cpu us",
+               "raw ops/s", "raw p50", "raw cpu", "ratio");
         break;
     case HANDOFF:
         printf("handoff: %d clients, hold %g ms, ask again at once, %d tries of %g s%s\n", plan->clients, hold,
@@ -106,7 +106,7 @@ static void print_turns(enum scenario s, const char *service, const struct row *
 
 void print_row(enum scenario s, const char *service, const struct plan *plan, const struct row *row) {
     (void)plan;
-    char raw_ops[32] = "-", raw_p50[16] = "-";
+    char raw_ops[32] = "-", raw_p50[16] = "-", raw_cpu[16] = "-";
     if (row->code) {
         printf("  %-12s failed: %s\n", service, row->text);
         return;
@@ -114,10 +114,12 @@ void print_row(enum scenario s, const char *service, const struct plan *plan, co
     if (row->raw) {
         snprintf(raw_ops, sizeof raw_ops, "%s", grouped(OVER_TRIES(row, floor, ops_s)).text);
         snprintf(raw_p50, sizeof raw_p50, "%.1f", OVER_TRIES(row, floor, p50_us));
+        snprintf(raw_cpu, sizeof raw_cpu, "%.1f", OVER_TRIES(row, floor, cpu_us));
     }
     if (s == CYCLE) {
-        printf("  %-12s %10s %9.1f %9.1f %10s %9s", service, grouped(OVER_TRIES(row, pawl, ops_s)).text,
-               OVER_TRIES(row, pawl, p50_us), OVER_TRIES(row, pawl, p99_us), raw_ops, raw_p50);
+        printf("  %-12s %10s %8.1f %8.1f %8.1f %10s %8s %8s", service, grouped(OVER_TRIES(row, pawl, ops_s)).text,
+               OVER_TRIES(row, pawl, p50_us), OVER_TRIES(row, pawl, p99_us), OVER_TRIES(row, pawl, cpu_us), raw_ops,
+               raw_p50, raw_cpu);
         print_ratio(row);
     } else if (s == MANY) {
         printf("  %-12s %10s %6.2f ms %11s %8d %10s", service, grouped(OVER_TRIES(row, pawl, ops_s)).text, row->step_ms,
@@ -155,6 +157,10 @@ void print_row_json(enum scenario s, const char *service, const struct plan *pla
         if (row->raw)
             json_object_update_new(o, json_pack("{s:f,s:f,s:f}", "raw_ops_s", OVER_TRIES(row, floor, ops_s),
                                                 "raw_p50_us", OVER_TRIES(row, floor, p50_us), "ratio", row_ratio(row)));
+        if (s == CYCLE) {
+            json_object_set_new(o, "cpu_us", json_real(OVER_TRIES(row, pawl, cpu_us)));
+            if (row->raw) json_object_set_new(o, "raw_cpu_us", json_real(OVER_TRIES(row, floor, cpu_us)));
+        }
         if (s == HANDOFF || s == RELAY)
             json_object_update_new(
                 o, json_pack("{s:i,s:f,s:f,s:f,s:I,s:I,s:I}", "clients", plan->clients, "handoffs_s",

@@ -60,6 +60,15 @@ double spread_percent(const double *values, int n) {
     return n && middle > 0 ? (v[n - 1] - v[0]) / middle * 100 : 0;
 }
 
+static int64_t cpu_of(int who) {
+    struct rusage used;
+    getrusage(who, &used);
+    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * NS_PER_S +
+           (used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1000;
+}
+
+int64_t cpu_ns(void) { return cpu_of(RUSAGE_SELF); }
+
 struct spin {
     pthread_t thread;
     int64_t until, worst, cpu;
@@ -71,10 +80,7 @@ static void *spin(void *of) {
         next = clock_now_ns();
         if (next - t > s->worst) s->worst = next - t;
     }
-    struct rusage used;
-    getrusage(RUSAGE_THREAD, &used);
-    s->cpu = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * NS_PER_S +
-             (used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1000;
+    s->cpu = cpu_of(RUSAGE_THREAD);
     return NULL;
 }
 

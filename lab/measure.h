@@ -26,6 +26,7 @@ struct noise {
 /* Takes 0.2 s. */
 struct noise noise_probe(void);
 
+int64_t cpu_ns(void);      /* processor time of this process so far, all threads */
 long resident_bytes(void); /* of this process */
 int count_sockets(void);
 #endif

@@ -9,12 +9,12 @@
 struct lane {
     const struct driver *driver;
     void *client;
-    int64_t spent;
+    int64_t spent, cpu;
     struct samples samples;
 };
 
 static int run_slice(struct lane *lane, int64_t length, pawl_error *error) {
-    int64_t begin = clock_now_ns(), t = begin, next;
+    int64_t cpu = cpu_ns(), begin = clock_now_ns(), t = begin, next;
     for (; t < begin + length; t = next) {
         int r = lane->driver->acquire(lane->client, error);
         if (r == PAWL_OK) r = lane->driver->release(lane->client, error);
@@ -23,6 +23,7 @@ static int run_slice(struct lane *lane, int64_t length, pawl_error *error) {
         samples_add(&lane->samples, next - t);
     }
     lane->spent += t - begin;
+    lane->cpu += cpu_ns() - cpu;
     return PAWL_OK;
 }
 
@@ -30,9 +31,10 @@ static void sum_up(struct lane *lane, struct side *ret) {
     *ret = (struct side){.n = lane->samples.n,
                          .ops_s = (double)lane->samples.n * 1e9 / (double)lane->spent,
                          .p50_us = samples_us(&lane->samples, .5),
-                         .p99_us = samples_us(&lane->samples, .99)};
+                         .p99_us = samples_us(&lane->samples, .99),
+                         .cpu_us = (double)lane->cpu / 1e3 / (double)lane->samples.n};
     lane->samples.n = 0;
-    lane->spent = 0;
+    lane->spent = lane->cpu = 0;
 }
 
 static int run_try(struct plan *plan, struct lane lanes[2], struct row *row, pawl_error *error) {
@@ -64,7 +66,7 @@ void scenario_cycle(struct plan *plan, const char *url, struct row *ret) {
         r = lanes[i].driver->open(url, plan->key, false, &lanes[i].client, &error);
         if (r == PAWL_OK) r = run_slice(&lanes[i], SLICE_NS, &error); /* warm: scripts, pages, branch history */
         lanes[i].samples.n = 0;
-        lanes[i].spent = 0;
+        lanes[i].spent = lanes[i].cpu = 0;
     }
     while (r == PAWL_OK && ret->tries < plan->tries) r = run_try(plan, lanes, ret, &error);
     if (r) row_fail(ret, &error);
