@@ -79,7 +79,8 @@ enum {
     SHARED = 8,
     NOT_SHARED = 16,
     FIFO = 32,
-    HUB = 64
+    HUB = 64,
+    DESCRIPTORS = 128 /* a grant is kept by descriptors */
 };
 struct contract_case {
     const char *name;
@@ -93,4 +94,8 @@ extern int contract_case_number;
 int case_setup(void **state);
 int case_teardown(void **state);
 extern const struct contract_case basic_cases[], wait_cases[], limit_cases[];
+extern const struct contract_case call_cases[], event_cases[], process_cases[];
+/* What this program runs: lists.c, or calls.c. */
+extern const struct contract_case *const contract_lists[];
+void contract_prepare(struct suite *, const char *module);
 #endif

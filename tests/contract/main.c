@@ -27,7 +27,8 @@ static const struct backend *load(const struct fixture *fixture, const char *pat
 static unsigned offers(const struct bk_caps *caps) {
     bool owners = caps->life != BK_LIFE_NONE && !caps->session_bound;
     return (owners ? OWNERS | TTL : 0u) | (caps->life == BK_LIFE_LOCK ? LOCK_LIFE : 0u) |
-           (caps->shared ? SHARED : NOT_SHARED) | (caps->fifo ? FIFO : 0u) | (caps->hub ? HUB : 0u);
+           (caps->shared ? SHARED : NOT_SHARED) | (caps->fifo ? FIFO : 0u) | (caps->hub ? HUB : 0u) |
+           (caps->life == BK_LIFE_NONE ? DESCRIPTORS : 0u);
 }
 
 static void add(struct CMUnitTest *all, size_t *n, const struct contract_case *some, struct suite *suite) {
@@ -52,9 +53,8 @@ int main(int argc, char **argv) {
     const char *why = suite.fixture->start();
     if (why) return skip_all(why);
     if (suite.fixture->wrap) suite.backend = suite.fixture->wrap(suite.backend);
-    add(all, &n, basic_cases, &suite);
-    add(all, &n, wait_cases, &suite);
-    add(all, &n, limit_cases, &suite);
+    contract_prepare(&suite, argc > 2 ? argv[2] : NULL);
+    for (const struct contract_case *const *list = contract_lists; *list; list++) add(all, &n, *list, &suite);
     if (getenv("CONTRACT_ONLY")) cmocka_set_test_filter(getenv("CONTRACT_ONLY"));
     int failed = _cmocka_run_group_tests(argv[1], all, n, NULL, NULL);
     suite.fixture->stop();
