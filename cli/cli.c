@@ -33,10 +33,23 @@ int exit_code(int pawl_code) {
 
 /* --- messages --- */
 
+/* The length of the UTF-8 character at p, 0 if it is not one. */
+static size_t utf8_length(const unsigned char *p) {
+    size_t n = *p < 0x80 ? 1 : *p >= 0xC2 && *p < 0xE0 ? 2 : (*p & 0xF0) == 0xE0 ? 3 : *p >= 0xF0 && *p < 0xF5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((p[i] & 0xC0) != 0x80) return 0;
+    if ((n == 3 && ((p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] >= 0xA0))) ||
+        (n == 4 && ((p[0] == 0xF0 && p[1] < 0x90) || (p[0] == 0xF4 && p[1] >= 0x90))))
+        return 0;
+    return n;
+}
+
 void print_plain(void *file, const char *text) {
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p < 0x20 || *p == 0x7F) fprintf(file, "\\x%02X", *p);
-        else fputc(*p, file);
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        size_t n = utf8_length(p);
+        bool control = *p < 0x20 || *p == 0x7F || (n == 2 && *p == 0xC2 && p[1] < 0xA0); /* C0, DEL, C1 */
+        if (n == 0) n = 1, control = true;
+        for (; n > 0; n--, p++) fprintf(file, control ? "\\x%02X" : "%c", *p);
     }
 }
 
@@ -183,17 +196,6 @@ void format_clock(int64_t wall_ms, char *ret, size_t size) {
 }
 
 /* --- text --- */
-
-/* The length of the UTF-8 character at p, 0 if it is not one. */
-static size_t utf8_length(const unsigned char *p) {
-    size_t n = *p < 0x80 ? 1 : *p >= 0xC2 && *p < 0xE0 ? 2 : (*p & 0xF0) == 0xE0 ? 3 : *p >= 0xF0 && *p < 0xF5 ? 4 : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xC0) != 0x80) return 0;
-    if ((n == 3 && ((p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] >= 0xA0))) ||
-        (n == 4 && ((p[0] == 0xF0 && p[1] < 0x90) || (p[0] == 0xF4 && p[1] >= 0x90))))
-        return 0;
-    return n;
-}
 
 void print_json_string(void *file, const char *text) {
     if (!text) {

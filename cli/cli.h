@@ -64,7 +64,7 @@ void format_time(int64_t wall_ms, char *ret, size_t size);
 void format_clock(int64_t wall_ms, char *ret, size_t size);
 /* Bounded copy of text as a JSON string, with quotes; invalid UTF-8 becomes U+FFFD; NULL is null. file is a FILE *. */
 void print_json_string(void *file, const char *text);
-/* Text from elsewhere for a terminal: control characters as \xNN. file is a FILE *. */
+/* Text from elsewhere for a terminal: control characters, and what is not UTF-8, as \xNN. file is a FILE *. */
 void print_plain(void *file, const char *text);
 /* A terminal that wants colours: NO_COLOR and TERM=dumb are honoured. */
 bool use_colour(int fd);

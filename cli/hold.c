@@ -145,6 +145,7 @@ static int granted(struct hold *h) {
         puts(h->handle);
     }
     if (fflush(stdout)) return -1;
+    if (strncmp(h->common.url, "file:", 5) == 0 && chdir("/")) advise(h->name, "stays in its working directory");
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     for (int fd = 0; fd < 3; fd++) dup2(null, fd);
     if (null > 2) close(null);

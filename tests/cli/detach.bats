@@ -41,11 +41,16 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     run -1 pawl who -q n
 }
 
-@test "the background process has a session of its own and none of our descriptors" {
-    handle=$(pawl hold -d n)
+@test "the background process has a session of its own, none of our descriptors, and not our directory" {
+    cd "$BATS_TEST_TMPDIR"
+    handle=$(pawl hold -d -u file:locks n)
     pid=${handle%-*}
     [ "$(ps -o sid= -p "$pid" | tr -d ' ')" = "$pid" ]
     for fd in 0 1 2; do [ "$(readlink "/proc/$pid/fd/$fd")" = /dev/null ]; done
+    [ "$(readlink "/proc/$pid/cwd")" = / ]
+    run -0 pawl who -q -u file:locks n
+    run -0 pawl release "$handle"
+    run -1 pawl who -q -u file:locks n
 }
 
 @test "busy: 123 from the starter, and no process stays" {

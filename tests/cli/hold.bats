@@ -151,6 +151,17 @@ close_stdin() { exec {in}>&-; }
     run -1 pawl who -q n
 }
 
+@test "a reader of stdout that went away ends the hold at the next event: 125" {
+    mkfifo "$BATS_TEST_TMPDIR/fifo"
+    "${PAWL_BIN:-pawl}" hold n 3>&- < <(exec sleep 20) > >(read -r line; echo "$line" >"$BATS_TEST_TMPDIR/fifo") &
+    pid=$!
+    read -rt 10 line <"$BATS_TEST_TMPDIR/fifo"
+    [ "$(jq -r .event <<<"$line")" = held ]
+    kill -TERM "$pid"
+    ends 125
+    run -1 pawl who -q n
+}
+
 @test "held too long counts as lost: 122" {
     start_hold --max-hold 200ms n
     exec {out}<&"$out"

@@ -137,6 +137,24 @@ static void json_strings(void **state) {
     assert_json("\xE2\x82", "\"\\ufffd\\ufffd\"");            /* cut */
 }
 
+static void assert_plain(const char *text, const char *expected) {
+    char buffer[256];
+    FILE *out = fmemopen(buffer, sizeof buffer, "w");
+    print_plain(out, text);
+    fclose(out);
+    assert_string_equal(buffer, expected);
+}
+
+static void plain_text(void **state) {
+    (void)state;
+    assert_plain("a b ä€😀", "a b ä€😀");
+    assert_plain("\x1B[31m\n\x7F", "\\x1B[31m\\x0A\\x7F");
+    assert_plain("\xC2\x9B"
+                 "31m",
+                 "\\xC2\\x9B31m"); /* CSI in one character */
+    assert_plain("\x9B\xFFz\xE2\x82", "\\x9B\\xFFz\\xE2\\x82");
+}
+
 static const char *nearest(const char *text) {
     static const char *const words[] = {"run", "hold", "release", "version", "conflict-exit-code"};
     struct nearest n = {.text = text};
@@ -157,8 +175,9 @@ static void nearest_words(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(durations), cmocka_unit_test(exit_codes),   cmocka_unit_test(shown_durations),
-        cmocka_unit_test(times),     cmocka_unit_test(json_strings), cmocka_unit_test(nearest_words),
+        cmocka_unit_test(durations),  cmocka_unit_test(exit_codes),   cmocka_unit_test(shown_durations),
+        cmocka_unit_test(times),      cmocka_unit_test(json_strings), cmocka_unit_test(nearest_words),
+        cmocka_unit_test(plain_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
