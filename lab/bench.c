@@ -168,7 +168,8 @@ static void measure(struct request *q, enum scenario s, const char *url) {
     static scenario_fn *const runs[SCENARIOS] = {scenario_cycle, scenario_turns, scenario_turns, scenario_many};
     char service[32], text[96], key[64];
     struct plan plan = q->plan;
-    snprintf(service, sizeof service, "%.*s", (int)strcspn(url, ":"), url);
+    snprintf(service, sizeof service, "%s", url);
+    service[strcspn(service, ":")] = 0;
     if (strcmp(url, "file:") == 0) {
         snprintf(text, sizeof text, "file:%s", q->directory);
         url = text;

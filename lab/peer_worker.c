@@ -55,6 +55,11 @@ static double cpu_s(void) {
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
+static void redis_url(const char *ports, char *url, size_t size) { /* the first one */
+    snprintf(url, size, "redis://127.0.0.1:%s", ports);
+    url[strcspn(url, ",")] = 0;
+}
+
 static void redlock_url(const char *ports, char *url, size_t size) {
     size_t n = (size_t)snprintf(url, size, "redlock://");
     for (const char *p = ports, *comma = ""; *p && n < size; p += strcspn(p, ","), p += *p == ',', comma = ",")
@@ -70,8 +75,7 @@ static void file_url(const char *directory, char *url, size_t size) {
 static void make_url(const char *variant, char *url, size_t size) {
     const char *ports = env("FLP_REDIS", "6379");
     if (strcmp(variant, "file") == 0) file_url(env("FLP_DIR", "/tmp"), url, size);
-    else if (strcmp(variant, "redis") == 0)
-        snprintf(url, size, "redis://127.0.0.1:%.*s", (int)strcspn(ports, ","), ports);
+    else if (strcmp(variant, "redis") == 0) redis_url(ports, url, size);
     else if (strcmp(variant, "redlock") == 0) redlock_url(ports, url, size);
     else if (strcmp(variant, "pg") == 0) snprintf(url, size, "%s", env("FLP_PG", "postgresql://"));
     else if (strcmp(variant, "etcd") == 0) snprintf(url, size, "etcd://%s", env("FLP_ETCD", "127.0.0.1:2379"));

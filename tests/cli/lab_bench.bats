@@ -34,7 +34,9 @@ setup() { pawl_setup; }
 
 @test "many: every lock is held, and costs less than a kilobyte" {
     run --separate-stderr -0 lab bench --json --scenario many --locks 2000 --tries 1 -u file:
-    jq -e '.locks == 2000 and .bytes_per_lock < 1024 and .ops_s > 0' <<<"$output"
+    most=1024
+    ! ldd "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" | grep -q 'lib[at]san' || most=100000
+    jq -e ".locks == 2000 and .bytes_per_lock < $most and .ops_s > 0" <<<"$output"
     in_stderr "many on file"
 }
 
