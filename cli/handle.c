@@ -178,11 +178,18 @@ static enum handle_state ask(int directory, const char *handle, struct hold_resu
         complain(EXIT_FAILED, NULL, "cannot make a socket: %s", strerror(errno));
         return HANDLE_ERROR;
     }
+    const struct timeval patience = {.tv_sec = 10}; /* twice what a release may take */
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     enum handle_state state = HANDLE_DIED;
     if (connect(fd, (struct sockaddr *)&address, sizeof address)) {
         if (errno == ENOENT) state = HANDLE_UNKNOWN;
-    } else if (same_user(fd) && send(fd, "release\n", 8, MSG_NOSIGNAL) == 8 && read_result(fd, ret)) {
-        state = HANDLE_TALKS;
+    } else if (same_user(fd) && send(fd, "release\n", 8, MSG_NOSIGNAL) == 8) {
+        errno = 0;
+        if (read_result(fd, ret)) state = HANDLE_TALKS;
+        else if (errno == EAGAIN) {
+            complain(EXIT_FAILED, NULL, "release: the hold %s does not answer: is its process stopped?", handle);
+            state = HANDLE_ERROR;
+        }
     }
     close(fd);
     return state;

@@ -98,6 +98,15 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     run -125 pawl release "$handle"
 }
 
+@test "a hold that does not answer is said so: 125" {
+    [ -n "${PAWL_TEST_FULL:-}" ] || skip "takes 10 s; see ./check --full"
+    handle=$(pawl hold -d n)
+    kill -STOP "${handle%-*}"
+    run --separate-stderr -125 pawl release "$handle"
+    kill -CONT "${handle%-*}"
+    in_stderr "the hold $handle does not answer"
+}
+
 @test "what is no handle is refused" {
     for bad in '' x ../../etc 1-2 4711-0123456789ABCDEF 4711-0123456789abcdef0 -- ; do
         run --separate-stderr -125 pawl release "$bad"

@@ -216,6 +216,15 @@ close_stdin() { exec {in}>&-; }
     [ "$(ls "$BATS_TEST_TMPDIR" | grep -v '^separate-stderr')" = "$(printf 'home\nlocks\nno-config')" ]
 }
 
+@test "a file that is not a lock file is refused, 119, and stays as it is" {
+    echo precious >"$BATS_TEST_TMPDIR/locks/report.txt"
+    before=$(stat -c '%i %s %Y %a' "$BATS_TEST_TMPDIR/locks/report.txt")
+    run --separate-stderr -119 pawl hold report.txt </dev/null
+    in_stderr "report.txt"
+    [ "$(cat "$BATS_TEST_TMPDIR/locks/report.txt")" = precious ]
+    [ "$(stat -c '%i %s %Y %a' "$BATS_TEST_TMPDIR/locks/report.txt")" = "$before" ]
+}
+
 @test "a directory that cannot be used is 120" {
     run --separate-stderr -120 pawl hold -u "file:$BATS_TEST_TMPDIR/nowhere" n </dev/null
     in_stderr "$BATS_TEST_TMPDIR/nowhere"
