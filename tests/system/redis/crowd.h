@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define CROWD_MAX 1024
+#define CROWD_MAX 1500
 
 struct member {
     atomic_llong got_ns; /* when it got the lock; 0: not yet */

@@ -306,49 +306,80 @@ static void test_a_foreign_holder_is_waited_out(void **state) {
     in_order(0, 3);
 }
 
+/* Threads of a few clients, and in the long form as many processes again. */
+static void test_a_crowd(void **state) {
+    (void)state;
+    int threads = full ? 250 : 25, processes = full ? 300 : 20, n = 4 * threads + processes;
+    pawl_lock *lock = hold();
+    common.threads = threads;
+    for (int i = 0; i < 4; i++) crowd_add(crowd, &common);
+    common.threads = 0;
+    for (int i = 0; i < processes; i++) crowd_add(crowd, &common);
+    int queued = 4 + processes; /* the threads of a client queue among themselves, and one of them here */
+    assert_true(server_until(queue_is, &queued, 60000));
+    int64_t start = clock_now_ns(), questions = calls("eval evalsha");
+    must(pawl_release(lock, 1000, &error));
+    assert_true(crowd_granted(crowd, n, 60000));
+    questions = calls("eval evalsha") - questions;
+    print_message("# %d waiters: %lld ms, %.2f questions each\n", n, (long long)ms_since(start), (double)questions / n);
+    assert_true(questions < 4 * n);
+    assert_int_equal(crowd->overlaps, 0);
+    assert_true(server_until(no_keys, NULL, 5000));
+}
+
 /* --- cancel at the very moment of the hand-over --- */
 
-static int cancel_fd;
-static int64_t cancel_in_ns;
+static int cancel_fd, waiter_code;
+static pawl_client *waiter;
+static pawl_lock *waiter_lock;
 
-static void *cancel(void *data) {
+static void *wait_for_it(void *data) {
     (void)data;
-    int64_t end = clock_now_ns() + cancel_in_ns;
-    while (clock_now_ns() < end) sched_yield();
-    eventfd_write(cancel_fd, 1);
+    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
+    options.cancel_fd = cancel_fd;
+    waiter_code = pawl_acquire(waiter, "n", &options, &waiter_lock, NULL);
     return NULL;
+}
+
+static void spin(int64_t ns) {
+    for (int64_t end = clock_now_ns() + ns; clock_now_ns() < end;) {
+    }
 }
 
 static void test_cancel_at_the_handover(void **state) {
     (void)state;
-    pawl_client *waiter;
-    int rounds = full ? 1000 : 200, held = 0;
+    int rounds = full ? 1000 : 200, held = 0, one = 1;
     must(pawl_open(server.url, NULL, &waiter, &error));
     cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (int i = 0; i < rounds; i++) {
-        pawl_acquire_options options = PAWL_ACQUIRE_INIT;
-        pawl_lock *lock = hold(), *other = NULL;
+        pawl_lock *lock = hold();
         pthread_t thread;
         eventfd_t drained;
-        options.cancel_fd = cancel_fd;
-        pawl_acquire_options start = PAWL_ACQUIRE_INIT;
-        (void)start;
-        cancel_in_ns = random_between(0, 600000);
-        assert_int_equal(pthread_create(&thread, NULL, cancel, NULL), 0);
-        must(pawl_release(lock, 0, &error));
-        int code = pawl_acquire(waiter, "n", &options, &other, &error);
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_it, NULL), 0);
+        assert_true(server_until(queue_is, &one, 5000));
+        int64_t lead = random_between(-300000, 1200000);
+        if (lead < 0) {
+            eventfd_write(cancel_fd, 1);
+            spin(-lead);
+            pawl_release(lock, 0, NULL);
+        } else {
+            pawl_release(lock, 0, NULL);
+            spin(lead);
+            eventfd_write(cancel_fd, 1);
+        }
         pthread_join(thread, NULL);
         eventfd_read(cancel_fd, &drained);
-        if (code == PAWL_OK) {
+        if (waiter_code == PAWL_OK) {
             held++;
-            must(pawl_verify(other, 1000, &error));
-            must(pawl_release(other, 1000, &error));
+            must(pawl_verify(waiter_lock, 1000, &error));
+            must(pawl_release(waiter_lock, 1000, &error));
         } else {
-            assert_int_equal(code, PAWL_ECANCELLED);
+            assert_int_equal(waiter_code, PAWL_ECANCELLED);
         }
-        if (!server_until(no_keys, NULL, 2000)) fail_msg("round %d: something was left, code %d", i, code);
+        if (!server_until(no_keys, NULL, 2000)) fail_msg("round %d: something was left, code %d", i, waiter_code);
     }
     print_message("# %d of %d got it\n", held, rounds);
+    assert_true(held > 0 && held < rounds);
     close(cancel_fd);
     pawl_close(waiter);
 }
@@ -372,6 +403,7 @@ int main(void) {
         CASE(restart_with_data),
         CASE(a_monitor_of_all_channels),
         CASE(a_foreign_holder_is_waited_out),
+        CASE(a_crowd),
         CASE(cancel_at_the_handover),
     };
     return cmocka_run_group_tests_name("redis queue", tests, NULL, NULL);
