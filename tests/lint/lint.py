@@ -152,8 +152,23 @@ def named_tests_exist(root):
                 yield f"{path}: {name} is not in {target}"
 
 
+def every_test_is_registered(root):
+    """every test file is named in the meson.build of its folder"""
+    for path in files(root, ("tests",), (".bats", ".c")):
+        folder, name = os.path.split(path)
+        if folder == "tests/lib":
+            continue
+        build = read(root, f"{folder}/meson.build") if os.path.exists(os.path.join(root, folder, "meson.build")) else ""
+        stem = name.rsplit(".", 1)[0]
+        if not re.search(rf"'([^']*/)?({re.escape(name)}|{re.escape(stem)}|{re.escape(re.sub('^(test|fuzz)_', '', stem))})'", build):
+            other = os.path.dirname(folder)
+            above = read(root, f"{other}/meson.build") if os.path.exists(os.path.join(root, other, "meson.build")) else ""
+            if f"{os.path.basename(folder)}/{name}" not in above:
+                yield f"{path}: not in {folder}/meson.build"
+
+
 RULES = (clocks, silent_library, short_files, short_functions, no_sleeps_in_tests, headers_stand_alone, nothing_unfinished,
-         links_lead_somewhere, named_tests_exist)
+         links_lead_somewhere, named_tests_exist, every_test_is_registered)
 
 PLANTED = (  # rule, file, text
     (clocks, "src/a.c", "int64_t f(void) { return time(NULL); }\n"),
@@ -174,12 +189,14 @@ PLANTED = (  # rule, file, text
     (nothing_unfinished, "src/a.c", "/* TODO: the rest */\n"),
     (links_lead_somewhere, "docs/a.md", "see [b](b.md)\n"),
     (links_lead_somewhere, "docs/a.md", "# one\nsee [b](#two)\n"),
+    (every_test_is_registered, "tests/cli/a.bats", "@test x {\n}\n"),
     (named_tests_exist, "docs/a.md", "[`nothing`](../tests/ok.bats)\n"),
 )
 HARMLESS = {
     "src/ok.c": '/* time(NULL), getenv("x") */\nint f(void) {\n    log->printf("time(NULL)");\n    uptime(0);\n'
                 '    snprintf(a, b, "printf()");\n' + "    g();\n" * 55 + "}\n",
     "src/clock.c": "    clock_gettime(CLOCK_REALTIME, &t);\n",
+    "tests/meson.build": "test('ok', bats, args: files('ok.bats'))\ntest('a', files('a.c', 'a.bats'))\n",
     "tests/ok.bats": '    pawl run n -- sleep 60 &\n',
     "docs/ok.md": "# A heading: with `code`\n[x](#a-heading-with-code) [y](ok.md) [z](https://example.org/#q) [`sleep`](../tests/ok.bats)\n",
 }
