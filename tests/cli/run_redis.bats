@@ -172,11 +172,11 @@ LOOP='while :; do read -rt 0.02 <> <(:); done'
 }
 
 @test "renewals that come late are warned of" {
-    start -t 2s --grace 0 n sh -c 'touch up; until [ -e go ]; do sleep 0.02; done'
-    redis CLIENT PAUSE 1550
+    start -t 4s --grace 0 n sh -c 'touch up; until [ -e go ]; do sleep 0.02; done'
+    redis CLIENT PAUSE 3100
     redis PING
-    until_ok 5 sh -c '[ "$(redis-cli -p '"$PAWL_TEST_REDIS_PORT"' PTTL pawl:n)" -gt 1000 ]'
+    until_ok 8 sh -c '[ "$(redis-cli -p '"$PAWL_TEST_REDIS_PORT"' PTTL pawl:n)" -gt 2000 ]'
     touch go
     ends 0
-    grep -q 'renewals came late: .* ms of a ttl of 2000 ms were left' stderr
+    grep -q 'renewals came late: .* ms of a ttl of 4000 ms were left' stderr
 }
