@@ -61,9 +61,11 @@ static void redis_url(const char *ports, char *url, size_t size) { /* the first 
 }
 
 static void redlock_url(const char *ports, char *url, size_t size) {
+    char *copy = strdup(ports), *rest = copy, *port;
     size_t n = (size_t)snprintf(url, size, "redlock://");
-    for (const char *p = ports, *comma = ""; *p && n < size; p += strcspn(p, ","), p += *p == ',', comma = ",")
-        n += (size_t)snprintf(url + n, size - n, "%s127.0.0.1:%.*s", comma, (int)strcspn(p, ","), p);
+    for (const char *comma = ""; n < size && (port = strsep(&rest, ",")); comma = ",")
+        n += (size_t)snprintf(url + n, size - n, "%s127.0.0.1:%s", comma, port);
+    free(copy);
 }
 
 /* FLP_DIR may be writable to all, where pawl refuses to lock. */
