@@ -1,12 +1,13 @@
 /* tls.h: TLS over a non-blocking socket. The BIO is our own, because OpenSSL's socket BIO writes with write(2), which
  * raises SIGPIPE in the application. The server is verified always: chain and name. */
-#ifndef REDIS_TLS_H
-#define REDIS_TLS_H
+#ifndef PAWL_TLS_H
+#define PAWL_TLS_H
 #include "backend.h"
 #include <sys/types.h>
 
 struct tls_options {
     char *cacert, *cert, *key, *server_name; /* NULL: the system's, none, none, the host that is dialled */
+    const char *alpn;                        /* the protocol that must be agreed on, as "h2"; NULL: none */
 };
 struct tls;
 

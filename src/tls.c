@@ -98,6 +98,24 @@ static enum bk_says attach(struct tls *tls, const char *host, const char *node, 
     return ok ? BK_YES : refuse(node, PAWL_EINTERNAL, "cannot set the name to verify", error);
 }
 
+static enum bk_says offer(struct tls *tls, const char *alpn, const char *node, pawl_error *error) {
+    unsigned char list[32];
+    size_t length = strlen(alpn);
+    list[0] = (unsigned char)length;
+    memcpy(list + 1, alpn, length);
+    if (SSL_set_alpn_protos(tls->ssl, list, (unsigned)length + 1) == 0) return BK_YES;
+    return refuse(node, PAWL_EINTERNAL, "cannot offer a protocol", error);
+}
+
+static enum bk_says agreed(struct tls *tls, const char *alpn, const char *node, pawl_error *error) {
+    const unsigned char *chosen;
+    unsigned length;
+    SSL_get0_alpn_selected(tls->ssl, &chosen, &length);
+    if (length == strlen(alpn) && memcmp(chosen, alpn, length) == 0) return BK_YES;
+    error_set(error, PAWL_EUNREACHABLE, node, "%s: speaks TLS, but not the protocol '%s'", node, alpn);
+    return BK_FAULT;
+}
+
 /* What SSL_get_error means: the events to wait for, or 0: failed, errno is set (0: closed). */
 static int wants(struct tls *tls, int result) {
     int number = errno;
@@ -143,7 +161,9 @@ enum bk_says tls_start(int fd, const struct tls_options *options, const char *ho
     if (options->server_name) host = options->server_name;
     enum bk_says says = configure(tls, options, node, error);
     if (says == BK_YES) says = attach(tls, host, node, error);
+    if (says == BK_YES && options->alpn) says = offer(tls, options->alpn, node, error);
     if (says == BK_YES) says = shake(tls, host, node, until, error);
+    if (says == BK_YES && options->alpn) says = agreed(tls, options->alpn, node, error);
     if (says == BK_YES) *ret = tls;
     else tls_end(tls, true);
     return says;

@@ -1,0 +1,62 @@
+/* etcd.h: what the files of the etcd backend share. Reading order: place.h, etcd.c, base.c, hub.c; below them dial.c,
+ * grpc.h, http2.h.
+ *
+ * A lock is an order of keys under one prefix: each who wants it puts a key of its own there, bound to the client's
+ * lease, and the key with the lowest create revision holds. Its create revision, raised by a base, is the token. */
+#ifndef ETCD_ETCD_H
+#define ETCD_ETCD_H
+#include "etcd.pb-c.h"
+#include "grpc.h"
+#include "place.h"
+#include <stdatomic.h>
+
+struct hub;
+struct bk {
+    struct place place;
+    atomic_uint next;          /* the endpoint to try first: moves on when one fails */
+    int wish_read, wish_write; /* a pipe: waiters tell the hub what to watch */
+    struct hub *hub;           /* NULL: not open; the keeper's */
+    atomic_uint hub_number;    /* which hub it is: a watch of an earlier one is gone */
+};
+
+struct bk_session {
+    struct bk *bk;
+    struct http2 *h;
+    char token[512]; /* of authentication; "" none */
+};
+
+/* dial.c: a connection to the first endpoint that answers, authenticated. */
+enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[512], pawl_error *error);
+/* One call with a packed message. YES: OK, and *ret is filled; FAULT, UNKNOWN: with the error in words. A login that
+ * ran out is renewed. status: the gRPC status, for those who know what to do with it; NULL: nobody. */
+enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage *message, struct bk_until until,
+                  struct grpc_reply *ret, int *ret_status, pawl_error *error);
+/* A transaction. Free with txn_free. */
+enum bk_says txn(struct bk_session *s, const Pb__TxnRequest *request, struct bk_until until, Pb__TxnResponse **ret,
+                 pawl_error *error);
+static inline void txn_free(Pb__TxnResponse **t) { pb__txn_response__free_unpacked(*t, NULL); }
+#define AUTO_TXN __attribute__((cleanup(txn_free))) Pb__TxnResponse *
+/* The i-th answer of a transaction as a range, NULL: it is none. */
+const Pb__RangeResponse *range_at(const Pb__TxnResponse *t, size_t i);
+
+/* base.c: what is added to a create revision, so that tokens rise over a restore, which lets revisions fall.
+ * value of the key prefix "%token": "since base term cluster", decimal. */
+struct base {
+    int64_t since, base, mod_revision; /* mod_revision 0: there is none */
+    uint64_t term, cluster;
+};
+void base_key(const struct place *place, char ret[PREFIX_MAX + 16]);
+bool base_parse(const Pb__RangeResponse *range, struct base *ret); /* false: absent or not of the form */
+/* On each new connection: ADMIT if the service lost revisions, or was never used; lifts a base that lags the clock. */
+enum bk_says base_admit(struct bk_session *s, struct bk_until until, pawl_error *error);
+enum bk_says base_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
+                         pawl_error *error);
+
+/* hub.c: one watch stream a client. */
+enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);
+int hub_fd(struct bk *bk);
+enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error);
+void hub_close(struct bk *bk, bool forked);
+/* Any thread: tell `owner` when `key` is deleted, and once when the watch stands. length 0: never mind. */
+void hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length);
+#endif

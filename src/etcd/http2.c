@@ -1,0 +1,299 @@
+#include "http2.h"
+#include "clock.h"
+#include <errno.h>
+#include <nghttp2/nghttp2.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BODY_MAX (64u << 20)      /* nothing that we ask for comes near */
+#define LAST_STREAM_ID 0x7ffffff0 /* ids end at 2^31: a new connection before that */
+#define WINDOW (1 << 20)
+
+struct http2 {
+    int fd;
+    struct tls *tls;
+    nghttp2_session *session;
+    struct http2_call *calls;
+    char authority[160], node[128];
+    bool secure, broken, leaving; /* leaving: GOAWAY came */
+    const uint8_t *out;           /* bytes of nghttp2 that the socket has not taken yet */
+    size_t out_left;
+    int events;
+};
+
+static struct http2_call *find(const struct http2 *h, int32_t id) {
+    struct http2_call *call = h->calls;
+    while (call && call->id != id) call = call->next;
+    return call;
+}
+
+static bool room(unsigned char **bytes, size_t used, size_t *size, size_t more) {
+    if (*size - used >= more) return true;
+    size_t bigger = (used + more) * 2;
+    unsigned char *made = realloc(*bytes, bigger);
+    if (!made) return false;
+    *bytes = made;
+    *size = bigger;
+    return true;
+}
+
+/* --- what nghttp2 calls --- */
+
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+static void decode(const char *from, size_t n, char *to, size_t size) {
+    size_t used = 0;
+    for (size_t i = 0; i < n && used + 1 < size; i++) {
+        char c = from[i];
+        if (c == '%' && i + 2 < n && hex(from[i + 1]) >= 0 && hex(from[i + 2]) >= 0) {
+            c = (char)(hex(from[i + 1]) * 16 + hex(from[i + 2]));
+            i += 2;
+        }
+        to[used++] = (unsigned char)c < 32 ? ' ' : c;
+    }
+    to[used] = 0;
+}
+
+static bool is(const uint8_t *name, size_t length, const char *wanted) {
+    return length == strlen(wanted) && memcmp(name, wanted, length) == 0;
+}
+
+static int number(const uint8_t *value, size_t length) {
+    int n = 0;
+    if (length == 0 || length > 5) return -1;
+    for (size_t i = 0; i < length; i++) {
+        if (value[i] < '0' || value[i] > '9') return -1;
+        n = n * 10 + (value[i] - '0');
+    }
+    return n;
+}
+
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_length,
+                     const uint8_t *value, size_t length, uint8_t flags, void *data) {
+    (void)session, (void)flags;
+    struct http2_call *call = find(data, frame->hd.stream_id);
+    if (!call) return 0;
+    if (is(name, name_length, ":status")) call->status = number(value, length);
+    else if (is(name, name_length, "grpc-status")) call->grpc_status = number(value, length);
+    else if (is(name, name_length, "grpc-message"))
+        decode((const char *)value, length, call->grpc_message, sizeof call->grpc_message);
+    return 0;
+}
+
+static int on_data(nghttp2_session *session, uint8_t flags, int32_t id, const uint8_t *bytes, size_t length,
+                   void *data) {
+    (void)session, (void)flags;
+    struct http2_call *call = find(data, id);
+    if (!call) return 0;
+    if (call->in_used + length > BODY_MAX || !room(&call->in, call->in_used, &call->in_size, length))
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    memcpy(call->in + call->in_used, bytes, length);
+    call->in_used += length;
+    return 0;
+}
+
+static int on_close(nghttp2_session *session, int32_t id, uint32_t code, void *data) {
+    (void)session;
+    struct http2_call *call = find(data, id);
+    if (!call) return 0;
+    call->closed = true;
+    call->refused = code == NGHTTP2_REFUSED_STREAM;
+    return 0;
+}
+
+static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *data) {
+    struct http2 *h = data;
+    (void)session;
+    if (frame->hd.type == NGHTTP2_GOAWAY) h->leaving = true; /* streams above its last id are closed as refused */
+    return 0;
+}
+
+static ssize_t give_body(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t size, uint32_t *flags,
+                         nghttp2_data_source *source, void *data) {
+    struct http2_call *call = find(data, id); /* not source: a call may be done before its reset is sent */
+    (void)session, (void)source;
+    if (!call) return NGHTTP2_ERR_DEFERRED;
+    size_t n = call->out_used < size ? call->out_used : size;
+    if (n == 0 && !call->out_ended) return NGHTTP2_ERR_DEFERRED;
+    if (n > 0) memcpy(buffer, call->out, n);
+    call->out_used -= n;
+    if (call->out_used > 0) memmove(call->out, call->out + n, call->out_used);
+    if (call->out_used == 0 && call->out_ended) *flags |= NGHTTP2_DATA_FLAG_EOF;
+    return (ssize_t)n;
+}
+
+/* --- the connection --- */
+
+static bool begin(struct http2 *h) {
+    nghttp2_session_callbacks *callbacks;
+    nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
+                                         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW}};
+    if (nghttp2_session_callbacks_new(&callbacks)) return false;
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
+    int failed = nghttp2_session_client_new(&h->session, callbacks, h);
+    nghttp2_session_callbacks_del(callbacks);
+    return !failed && !nghttp2_submit_settings(h->session, NGHTTP2_FLAG_NONE, settings, 2) &&
+           !nghttp2_session_set_local_window_size(h->session, NGHTTP2_FLAG_NONE, 0, 8 * WINDOW);
+}
+
+struct http2 *http2_open(int fd, struct tls *tls, const char *authority, bool secure, const char *node) {
+    struct http2 *h = calloc(1, sizeof *h);
+    if (!h) {
+        tls_end(tls, true);
+        close(fd);
+        return NULL;
+    }
+    *h = (struct http2){.fd = fd, .tls = tls, .secure = secure};
+    snprintf(h->authority, sizeof h->authority, "%s", authority);
+    snprintf(h->node, sizeof h->node, "%s", node);
+    if (begin(h)) return h;
+    http2_close(h, true);
+    return NULL;
+}
+
+void http2_close(struct http2 *h, bool quiet) {
+    if (!h) return;
+    if (h->session) nghttp2_session_del(h->session);
+    tls_end(h->tls, quiet);
+    close(h->fd);
+    free(h);
+}
+
+int http2_fd(const struct http2 *h) { return h->fd; }
+const char *http2_node(const struct http2 *h) { return h->node; }
+bool http2_worn(const struct http2 *h) {
+    return h->broken || h->leaving || nghttp2_session_get_next_stream_id(h->session) > LAST_STREAM_ID;
+}
+
+static enum bk_says broke(struct http2 *h, const char *what, pawl_error *error) {
+    if (errno) error_errno(error, PAWL_EUNREACHABLE, h->node, "%s: %s", h->node, what);
+    else error_set(error, PAWL_EUNREACHABLE, h->node, "%s: %s", h->node, what);
+    h->broken = true;
+    for (struct http2_call *call = h->calls; call; call = call->next) call->closed = true;
+    return BK_FAULT;
+}
+
+/* 1: all is sent; 0: the socket takes no more now; -1: broken. */
+static int send_all(struct http2 *h, bool *moved) {
+    for (;;) {
+        if (h->out_left == 0) {
+            ssize_t n = nghttp2_session_mem_send(h->session, &h->out);
+            if (n < 0) return errno = EPROTO, -1;
+            if (n == 0) return 1;
+            h->out_left = (size_t)n;
+        }
+        h->events = POLLOUT;
+        ssize_t n = h->tls ? tls_send(h->tls, h->out, h->out_left, &h->events)
+                           : send(h->fd, h->out, h->out_left, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) {
+            h->out += n;
+            h->out_left -= (size_t)n;
+            *moved = true;
+        } else if (errno == EAGAIN) {
+            return 0;
+        } else if (errno != EINTR) {
+            return -1;
+        }
+    }
+}
+
+/* 0: nothing more is there; -1: broken, or closed (errno 0). */
+static int receive_all(struct http2 *h, bool *moved) {
+    uint8_t buffer[16384];
+    for (;;) {
+        h->events = POLLIN;
+        ssize_t n = h->tls ? tls_recv(h->tls, buffer, sizeof buffer, &h->events)
+                           : recv(h->fd, buffer, sizeof buffer, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return 0;
+        if (n == 0) errno = 0;
+        if (n <= 0) return -1;
+        *moved = true;
+        if (nghttp2_session_mem_recv(h->session, buffer, (size_t)n) != n) return errno = EPROTO, -1;
+    }
+}
+
+enum bk_says http2_pump(struct http2 *h, bool would_wait, struct bk_until until, pawl_error *error) {
+    bool moved = false;
+    errno = 0;
+    if (h->broken) return broke(h, "the connection is closed", error);
+    int sent = send_all(h, &moved), number = errno;
+    int events = h->events;
+    /* After a failed send a last word may still wait to be read: why the server hung up. */
+    if (receive_all(h, &moved) < 0)
+        return broke(h, errno ? "the connection broke" : "the server closed the connection", error);
+    if (sent < 0) return errno = number, broke(h, "the connection broke", error);
+    if (moved) return BK_YES;
+    if (!would_wait) return BK_NO;
+    int ready = clock_wait_fd(h->fd, (short)(POLLIN | (sent == 0 ? events : 0)), until.at_ns, until.cancel_fd);
+    if (ready == 1) return BK_YES;
+    if (ready == -1) error_set(error, PAWL_ECANCELLED, h->node, "cancelled while waiting for %s", h->node);
+    else error_set(error, PAWL_EUNREACHABLE, h->node, "%s does not answer (timed out)", h->node);
+    return BK_NO;
+}
+
+/* --- calls --- */
+
+bool http2_start(struct http2 *h, struct http2_call *call, const char *path, const struct http2_header *headers,
+                 int n) {
+    nghttp2_nv all[16];
+    const struct http2_header fixed[] = {{":method", "POST"},
+                                         {":scheme", h->secure ? "https" : "http"},
+                                         {":path", path},
+                                         {":authority", h->authority},
+                                         {"te", "trailers"},
+                                         {"content-type", "application/grpc"},
+                                         {"user-agent", "pawl/" PAWL_VERSION_TEXT}};
+    const int n_fixed = sizeof fixed / sizeof *fixed;
+    for (int i = 0; i < n_fixed + n; i++) {
+        const struct http2_header *from = i < n_fixed ? &fixed[i] : &headers[i - n_fixed];
+        bool changes = strcmp(from->name, "grpc-timeout") == 0 || strcmp(from->name, "token") == 0;
+        all[i] = (nghttp2_nv){.name = (uint8_t *)(uintptr_t)from->name,
+                              .value = (uint8_t *)(uintptr_t)from->value,
+                              .namelen = strlen(from->name),
+                              .valuelen = strlen(from->value),
+                              .flags = changes ? NGHTTP2_NV_FLAG_NO_INDEX : NGHTTP2_NV_FLAG_NONE};
+    }
+    nghttp2_data_provider provider = {.read_callback = give_body};
+    call->grpc_status = -1;
+    if (http2_worn(h)) return false;
+    call->id = nghttp2_submit_request(h->session, NULL, all, (size_t)(n_fixed + n), &provider, NULL);
+    if (call->id < 0) return false;
+    call->next = h->calls;
+    h->calls = call;
+    return true;
+}
+
+bool http2_write(struct http2 *h, struct http2_call *call, const void *data, size_t size, bool end) {
+    if (!room(&call->out, call->out_used, &call->out_size, size)) return false;
+    if (size > 0) memcpy(call->out + call->out_used, data, size);
+    call->out_used += size;
+    call->out_ended = end;
+    nghttp2_session_resume_data(h->session, call->id); /* fails harmlessly if it was not waiting */
+    return true;
+}
+
+void http2_done(struct http2 *h, struct http2_call *call) {
+    for (struct http2_call **at = &h->calls; *at; at = &(*at)->next)
+        if (*at == call) {
+            *at = call->next;
+            if (!call->closed && !h->broken) {
+                nghttp2_submit_rst_stream(h->session, NGHTTP2_FLAG_NONE, call->id, NGHTTP2_CANCEL);
+                bool moved;
+                if (send_all(h, &moved) < 0) h->broken = true;
+            }
+            break;
+        }
+    free(call->in);
+    free(call->out);
+    memset(call, 0, sizeof *call);
+}
