@@ -7,8 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ATTEMPT_MS 1000 /* a member that lost the leader keeps a request for seconds that another one answers at once  \
-                         */
+#define ATTEMPT_MS                                                                                                     \
+    1000 /* a member that lost the leader keeps a request for seconds that another one answers at once                 \
+          */
 
 static enum bk_says connect_one(struct bk *bk, const struct url_host *host, struct bk_until until, struct http2 **ret,
                                 pawl_error *error) {

@@ -25,6 +25,7 @@ struct place_in_line { /* claim->of, grant->of */
     struct bk *bk;
     unsigned char owner[16];
     int64_t revision;      /* create revision of our key */
+    uint64_t token;        /* as granted */
     unsigned hub;          /* by which hub `watched` is watched */
     size_t watched_length; /* 0: nothing */
     unsigned char watched[KEY_SIZE];
@@ -155,6 +156,7 @@ static enum bk_says grant(struct bk_session *s, struct bk_claim *claim, int64_t 
     if (line->watched_length) hub_wish(s->bk, claim->owner, NULL, 0);
     claim->of = NULL;
     line->revision = revision;
+    line->token = token;
     *ret = (struct bk_grant){.claim = ret->claim, .token = token, .left_ms = claim->ttl_ms, .of = line};
     return BK_YES;
 }
@@ -275,6 +277,14 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
 static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queue, struct bk_until until,
                          struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
     bool gone = false;
+    if (claim->shared) {
+        error_set(error, PAWL_EUNSUPPORTED, NULL, "etcd: has no shared mode");
+        return BK_FAULT;
+    }
+    if (!claim->life || !claim->life->of) {
+        error_set(error, PAWL_EINTERNAL, NULL, "etcd: no lease was begun for this claim");
+        return BK_FAULT;
+    }
     if (claim->of) {
         enum bk_says says = ask_again(s, claim, until, ret, ret_busy, &gone, error);
         if (!gone) return says;
@@ -306,12 +316,19 @@ static enum bk_says forget(struct bk_session *s, struct bk_claim *claim, struct 
     return there ? BK_YES : BK_NO;
 }
 
+/* Is the grant one that was given, or made up from one? */
+static bool given(const struct bk_grant *grant) {
+    const struct place_in_line *line = grant->of;
+    return line && line->token == grant->token;
+}
+
 static enum bk_says release_one(struct bk_session *s, const struct bk_grant *grant, struct bk_until until,
                                 pawl_error *error) {
     const struct place_in_line *line = grant->of;
     struct keys k;
     struct asking a;
     AUTO_TXN answer = NULL;
+    if (!given(grant)) return BK_NO;
     keys_of(s->bk, grant->claim, &k);
     ask_begin(&a);
     ask_if(&a, k.own, NULL, line->revision);
@@ -341,6 +358,7 @@ static enum bk_says prove(struct bk_session *s, const struct bk_grant *grant, st
     struct keys k;
     struct asking a;
     AUTO_TXN answer = NULL;
+    if (!given(grant)) return BK_NO;
     keys_of(s->bk, grant->claim, &k);
     ask_begin(&a);
     ask_if(&a, k.own, NULL, line->revision);

@@ -93,11 +93,12 @@ static int hex(unsigned char c) { return c >= '0' && c <= '9' ? c - '0' : c >= '
 bool place_name(const struct place *place, const unsigned char *key, size_t length, char ret[NAME_BYTES + 1]) {
     size_t skip = strlen(place->prefix), used = 0;
     if (length <= skip || memcmp(key, place->prefix, skip) != 0) return false;
-    for (size_t i = skip; i < length && used < NAME_BYTES; i++) {
+    for (size_t i = skip; i < length; i++) {
         if (key[i] == '/') {
             ret[used] = 0;
             return used > 0 && i + 1 < length;
         }
+        if (used == NAME_BYTES) return false;
         if (key[i] == '%' && i + 2 < length && hex(key[i + 1]) >= 0 && hex(key[i + 2]) >= 0) {
             ret[used++] = (char)(hex(key[i + 1]) * 16 + hex(key[i + 2]));
             i += 2;

@@ -122,11 +122,27 @@ static void postgres_settle(int waiting) {
     (void)server_until(all_wait, &waiting, 500); /* some may be granted already */
 }
 
+/* --- etcd --- */
+
+static struct server etcd;
+
+static const char *etcd_start(void) {
+    if (access("/usr/bin/etcd", X_OK)) return "no etcd here";
+    server_start_etcd(&etcd, (const char *const[]){"--heartbeat-interval=50", "--election-timeout=500", NULL});
+    return NULL;
+}
+static void etcd_stop(void) { server_stop(&etcd); }
+static const char *etcd_url(void) {
+    snprintf(url, sizeof url, "%s/case%d/", etcd.url, contract_case_number);
+    return url;
+}
+
 const struct fixture fixtures[] = {
     {"file", "file", file_start, file_stop, file_url, real_pass, NULL, NULL},
     {"mem", "mem", mem_start, mem_stop, mem_url, mem_pass, NULL, NULL},
     {"fault", "mem", fault_start, fault_stop, mem_url, mem_pass, fault_table, NULL},
     {"postgresql", "postgresql", postgres_start, postgres_stop, postgres_url, real_pass, NULL, postgres_settle},
+    {"etcd", "etcd", etcd_start, etcd_stop, etcd_url, real_pass, NULL, NULL},
     {"redis", "redis", redis_start, redis_stop, redis_url, real_pass, NULL, NULL},
     {0},
 };

@@ -89,6 +89,9 @@ bool party_take(struct suite *suite, struct party *party, bool queue) {
         party->hub = yes(backend->hub_open(party->bk, soon(), &error), "hub_open", &error);
     struct bk_grant grant = {0};
     bool waited = party->claim.of;
+    int64_t left_ms;
+    if (backend->caps.life == BK_LIFE_TTL && !party->life.of)
+        yes(backend->begin_life(party->session, &party->life, soon(), &left_ms, &error), "begin_life", &error);
     if (!yes(backend->take(claim_session(party), &party->claim, queue, soon(), &grant, &party->busy, &error), "take",
              &error)) {
         if (!waited && party->claim.of && suite->fixture->settle) suite->fixture->settle(waiting(suite));
@@ -117,6 +120,17 @@ void party_hear(struct suite *suite, struct party *party, int64_t at_ns) {
     if (polls[0].revents && suite->backend->hub_io(party->bk, heard, suite, &error) != BK_YES)
         fail_msg("hub_io: %s", error.text);
     if (polls[1].revents) party->woken++;
+}
+
+void party_hear_all(struct suite *suite) {
+    for (int quiet = 0; quiet < 2;) {
+        int before = 0, after = 0;
+        for (struct party *party = suite->parties; party; party = party->next) before += party->woken;
+        for (struct party *party = suite->parties; party; party = party->next)
+            if (party->hub) party_hear(suite, party, clock_after_ms(clock_now_ns(), 30));
+        for (struct party *party = suite->parties; party; party = party->next) after += party->woken;
+        quiet = before == after ? quiet + 1 : 0;
+    }
 }
 
 bool party_await(struct suite *suite, struct party *party) {

@@ -100,14 +100,9 @@ static void child(const struct server *s, pid_t parent) {
     _exit(127);
 }
 
-void server_run(struct server *s) {
+void server_await(struct server *s) {
     int64_t end = clock_after_ms(clock_now_ns(), 20000);
-    pid_t parent = getpid();
     int status;
-    if (s->shim) skew_set(s, 0);
-    s->pid = fork();
-    if (s->pid < 0) die("fork: %s", strerror(errno));
-    if (s->pid == 0) child(s, parent);
     while (!s->ready(s)) {
         if (waitpid(s->pid, &status, WNOHANG) == s->pid || clock_now_ns() > end) {
             fprintf(stderr, "test server: %s did not come up; %s/log:\n", s->argv[0], s->dir);
@@ -119,6 +114,15 @@ void server_run(struct server *s) {
         }
         poll(NULL, 0, 10);
     }
+}
+
+void server_run(struct server *s) {
+    pid_t parent = getpid();
+    if (s->shim) skew_set(s, 0);
+    s->pid = fork();
+    if (s->pid < 0) die("fork: %s", strerror(errno));
+    if (s->pid == 0) child(s, parent);
+    server_await(s);
 }
 
 const char skew_library[] = SKEW_LIBRARY;

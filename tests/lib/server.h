@@ -12,9 +12,9 @@
 struct server {
     pid_t pid; /* 0: not running */
     int port;
-    char dir[64];     /* under $TMPDIR or /tmp; removed by server_stop */
-    char url[128];    /* what pawl -u takes */
-    uid_t user;       /* 0: as whoever runs the test */
+    char dir[64];  /* under $TMPDIR or /tmp; removed by server_stop */
+    char url[128]; /* what pawl -u takes */
+    uid_t user;    /* 0: as whoever runs the test */
     gid_t group;
     const char *shim; /* a library to preload, set before the start (skew.h); NULL: none */
     char *argv[SERVER_ARGS];
@@ -31,6 +31,7 @@ void server_make_dir(struct server *s, const char *name);
 void server_arg(struct server *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Runs s->argv in s->dir with its output in s->dir/log, and waits (20 s) until s->ready says true. */
 void server_run(struct server *s);
+void server_await(struct server *s); /* the second half of it */
 /* A blocking connection to 127.0.0.1:port with 2 s time limits, or -1. */
 int server_dial(int port);
 
@@ -52,14 +53,19 @@ char *server_redis(int port, const char *format, ...) __attribute__((format(prin
 /* The same as a number; -1 for anything else. */
 int64_t server_redis_int(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* settings: lines for postgresql.conf, or "". Trusts everybody on the loopback; user and database are "postgres". As root it
- * runs as the user postgres. Restarts immediately after a kill. */
+/* settings: lines for postgresql.conf, or "". Trusts everybody on the loopback; user and database are "postgres". As
+ * root it runs as the user postgres. Restarts immediately after a kill. */
 void server_start_postgres(struct server *s, const char *settings);
 /* A standby of `primary`, streaming. */
 void server_start_standby(struct server *s, const struct server *primary, const char *settings);
-/* Runs one SQL text as postgres and returns the first column of the first row (malloc); "" for none; "-SQLSTATE text" for an
- * error; NULL: no answer. */
+/* Runs one SQL text as postgres and returns the first column of the first row (malloc); "" for none; "-SQLSTATE text"
+ * for an error; NULL: no answer. */
 char *server_sql(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* options: arguments of etcd, ended by NULL; NULL: none. */
+void server_start_etcd(struct server *s, const char *const options[]);
+/* n members of one cluster, each a server of its own. */
+void server_start_etcd_cluster(struct server members[], int n, const char *const options[]);
 
 /* Asks again each 10 ms until condition(data) is true; false: ms went by. */
 bool server_until(bool (*condition)(void *), void *data, int ms);

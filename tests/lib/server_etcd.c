@@ -1,0 +1,71 @@
+/* server_etcd.c: starts etcd, one member or several. */
+#include "server.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Its health page says so when there is a leader. */
+static bool healthy(const struct server *s) {
+    char answer[1024] = "", request[] = "GET /health HTTP/1.0\r\n\r\n";
+    int fd = server_dial(s->port);
+    if (fd < 0) return false;
+    size_t used = 0;
+    if (write(fd, request, sizeof request - 1) > 0)
+        for (ssize_t n; used < sizeof answer - 1 && (n = read(fd, answer + used, sizeof answer - 1 - used)) > 0;)
+            used += (size_t)n;
+    close(fd);
+    return strstr(answer, "\"health\":\"true\"") != NULL;
+}
+
+/* The others are not up yet: it is enough that it listens. */
+static bool listens(const struct server *s) {
+    int fd = server_dial(s->port);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+static void common(struct server *s, int peer, const char *const options[]) {
+    snprintf(s->url, sizeof s->url, "etcd://127.0.0.1:%d", s->port);
+    server_arg(s, "etcd");
+    server_arg(s, "--data-dir");
+    server_arg(s, "%s/data", s->dir);
+    server_arg(s, "--listen-client-urls=http://127.0.0.1:%d", s->port);
+    server_arg(s, "--advertise-client-urls=http://127.0.0.1:%d", s->port);
+    server_arg(s, "--listen-peer-urls=http://127.0.0.1:%d", peer);
+    server_arg(s, "--initial-advertise-peer-urls=http://127.0.0.1:%d", peer);
+    for (; options && *options; options++) server_arg(s, "%s", *options);
+}
+
+void server_start_etcd(struct server *s, const char *const options[]) {
+    int peer = server_free_port();
+    server_make_dir(s, "etcd");
+    s->port = server_free_port();
+    s->ready = healthy;
+    common(s, peer, options);
+    server_arg(s, "--initial-cluster=default=http://127.0.0.1:%d", peer);
+    server_run(s);
+}
+
+void server_start_etcd_cluster(struct server members[], int n, const char *const options[]) {
+    char cluster[512] = "";
+    int peers[8];
+    for (int i = 0; i < n; i++) {
+        peers[i] = server_free_port();
+        snprintf(cluster + strlen(cluster), sizeof cluster - strlen(cluster), "%sm%d=http://127.0.0.1:%d", i ? "," : "",
+                 i, peers[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        server_make_dir(&members[i], "etcd");
+        members[i].port = server_free_port();
+        members[i].ready = listens;
+        common(&members[i], peers[i], options);
+        server_arg(&members[i], "--name=m%d", i);
+        server_arg(&members[i], "--initial-cluster=%s", cluster);
+        server_run(&members[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        members[i].ready = healthy;
+        server_await(&members[i]);
+    }
+}
