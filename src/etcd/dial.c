@@ -178,3 +178,8 @@ const Pb__RangeResponse *range_at(const Pb__TxnResponse *t, size_t i) {
     if (i >= t->n_responses || t->responses[i]->response_case != PB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE) return NULL;
     return t->responses[i]->response_range;
 }
+
+enum bk_says nonsense(const struct bk_session *s, pawl_error *error) {
+    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer does not fit the question", http2_node(s->h));
+    return BK_UNKNOWN;
+}

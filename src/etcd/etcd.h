@@ -39,6 +39,21 @@ static inline void txn_free(Pb__TxnResponse **t) { pb__txn_response__free_unpack
 /* The i-th answer of a transaction as a range, NULL: it is none. */
 const Pb__RangeResponse *range_at(const Pb__TxnResponse *t, size_t i);
 
+/* The answer does not fit the question: UNKNOWN, and the connection goes. */
+enum bk_says nonsense(const struct bk_session *s, pawl_error *error);
+
+/* lease.c */
+enum bk_says lease_begin(struct bk_session *s, struct bk_life *life, struct bk_until until, int64_t *ret_left_ms,
+                         pawl_error *error);
+enum bk_says lease_end(struct bk_session *s, struct bk_life *life, struct bk_until until, pawl_error *error);
+void lease_free(struct bk_life *life);
+enum bk_says lease_renew(struct bk_session *s, struct bk_life *const lives[], int n, struct bk_until until,
+                         enum bk_says ret[], int64_t ret_left_ms[], pawl_error *error);
+
+/* look.c */
+enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                          pawl_error *error);
+
 /* base.c: what is added to a create revision, so that tokens rise over a restore, which lets revisions fall.
  * value of the key prefix "%token": "since base term cluster", decimal. */
 struct base {

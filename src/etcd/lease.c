@@ -1,0 +1,80 @@
+/* lease.c: the client's lease, on which all its keys of one ttl hang. Its id is chosen here, so that a repeated request
+ * meets what an earlier one made. */
+#include "etcd.h"
+#include "random.h"
+#include <stdlib.h>
+
+static enum bk_says keep_alive(struct bk_session *s, int64_t id, struct bk_until until, int64_t *ret_left_ms,
+                               pawl_error *error) {
+    Pb__LeaseKeepAliveRequest request = PB__LEASE_KEEP_ALIVE_REQUEST__INIT;
+    struct grpc_reply reply;
+    request.id = id;
+    enum bk_says says = call(s, "/etcdserverpb.Lease/LeaseKeepAlive", &request.base, until, &reply, NULL, error);
+    if (says != BK_YES) return BK_UNKNOWN;
+    Pb__LeaseKeepAliveResponse *answer = pb__lease_keep_alive_response__unpack(NULL, reply.size, reply.body);
+    free(reply.body);
+    if (!answer) return nonsense(s, error);
+    int64_t ttl = answer->ttl;
+    pb__lease_keep_alive_response__free_unpacked(answer, NULL);
+    if (ttl <= 0) return BK_NO; /* an unknown lease is not an error there */
+    *ret_left_ms = ttl * 1000;
+    return BK_YES;
+}
+
+enum bk_says lease_begin(struct bk_session *s, struct bk_life *life, struct bk_until until, int64_t *ret_left_ms,
+                         pawl_error *error) {
+    Pb__LeaseGrantRequest request = PB__LEASE_GRANT_REQUEST__INIT;
+    struct grpc_reply reply;
+    int status = GRPC_OK;
+    int64_t *id = life->of;
+    if (!id) {
+        if (!(id = malloc(sizeof *id))) {
+            error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+            return BK_FAULT;
+        }
+        do random_bytes(id, sizeof *id), *id &= INT64_MAX; /* chosen here, so that a repeat meets what it made before */
+        while (*id == 0);
+        life->of = id;
+    }
+    request.id = *id;
+    request.ttl = (life->ttl_ms + 999) / 1000;
+    enum bk_says says = call(s, "/etcdserverpb.Lease/LeaseGrant", &request.base, until, &reply, &status, error);
+    if (says != BK_YES && status == GRPC_PRECONDITION)
+        return keep_alive(s, *id, until, ret_left_ms, error); /* it exists */
+    if (says != BK_YES) return says;
+    Pb__LeaseGrantResponse *answer = pb__lease_grant_response__unpack(NULL, reply.size, reply.body);
+    free(reply.body);
+    if (!answer || answer->id != *id || answer->ttl <= 0) {
+        pb__lease_grant_response__free_unpacked(answer, NULL);
+        return nonsense(s, error);
+    }
+    *ret_left_ms =
+        answer->ttl * 1000; /* the server may give more than was asked for: its least is 1.5 election timeouts */
+    pb__lease_grant_response__free_unpacked(answer, NULL);
+    return BK_YES;
+}
+
+enum bk_says lease_end(struct bk_session *s, struct bk_life *life, struct bk_until until, pawl_error *error) {
+    Pb__LeaseRevokeRequest request = PB__LEASE_REVOKE_REQUEST__INIT;
+    struct grpc_reply reply;
+    int status = GRPC_OK;
+    if (!life->of) return BK_YES;
+    request.id = *(int64_t *)life->of;
+    enum bk_says says = call(s, "/etcdserverpb.Lease/LeaseRevoke", &request.base, until, &reply, &status, error);
+    if (says == BK_YES) free(reply.body);
+    return status == GRPC_NOT_FOUND ? BK_YES : says;
+}
+
+void lease_free(struct bk_life *life) {
+    free(life->of);
+    life->of = NULL;
+}
+
+enum bk_says lease_renew(struct bk_session *s, struct bk_life *const lives[], int n, struct bk_until until,
+                         enum bk_says ret[], int64_t ret_left_ms[], pawl_error *error) {
+    for (int i = 0; i < n; i++) {
+        ret[i] = keep_alive(s, *(int64_t *)lives[i]->of, until, &ret_left_ms[i], error);
+        if (ret[i] == BK_UNKNOWN) return BK_UNKNOWN;
+    }
+    return BK_YES;
+}

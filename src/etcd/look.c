@@ -1,0 +1,58 @@
+/* look.c: who holds and who waits: all keys, the oldest of each lock first. */
+#include "ask.h"
+#include "etcd.h"
+#include <stdlib.h>
+#include <string.h>
+
+static bool show(struct bk_session *s, const Pb__KeyValue *kv, const struct base *base, const char *name, int place,
+                 bk_each *each, void *data) {
+    char about[257] = "";
+    (void)s;
+    if (kv->value.len < sizeof about) memcpy(about, kv->value.data, kv->value.len);
+    struct bk_record record = {.name = name,
+                               .about = about,
+                               .token = (uint64_t)(base->base + kv->create_revision),
+                               .left_ms = -1,
+                               .place = place};
+    return each(&record, data);
+}
+
+static int by_name_and_age(const void *a, const void *b) {
+    const Pb__KeyValue *x = *(Pb__KeyValue *const *)a, *y = *(Pb__KeyValue *const *)b;
+    const uint8_t *end_x = memrchr(x->key.data, '/', x->key.len), *end_y = memrchr(y->key.data, '/', y->key.len);
+    size_t n = end_x ? (size_t)(end_x - x->key.data) : 0, m = end_y ? (size_t)(end_y - y->key.data) : 0;
+    int order = memcmp(x->key.data, y->key.data, n < m ? n : m);
+    if (order == 0) order = (n > m) - (n < m);
+    return order ? order : (x->create_revision > y->create_revision) - (x->create_revision < y->create_revision);
+}
+
+enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                          pawl_error *error) {
+    char from[LOCK_SIZE], to[LOCK_SIZE], base_text[PREFIX_MAX + 16], shown[NAME_BYTES + 1], last[NAME_BYTES + 1] = "";
+    struct asking a;
+    struct base base = {0};
+    AUTO_TXN answer = NULL;
+    if (name) place_lock(&s->bk->place, name, strlen(name), from);
+    else strcpy(from, s->bk->place.prefix);
+    strcpy(to, from);
+    to[strlen(to) - 1]++;
+    base_key(&s->bk->place, base_text);
+    ask_begin(&a);
+    ask_if(&a, from, NULL, 0);
+    ask_range(&a, true, from, to, 0);
+    a.ranges[0].limit = 0;
+    ask_range(&a, true, base_text, NULL, 0);
+    enum bk_says says = txn(s, &a.txn, until, &answer, error);
+    if (says != BK_YES) return says;
+    Pb__RangeResponse *all = answer->n_responses ? answer->responses[0]->response_range : NULL;
+    if (!all || !answer->succeeded) return nonsense(s, error);
+    if (!s->bk->place.bare) base_parse(range_at(answer, 1), &base);
+    qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_name_and_age);
+    for (size_t i = 0, place = 0; i < all->n_kvs; i++) {
+        if (!place_name(&s->bk->place, all->kvs[i]->key.data, all->kvs[i]->key.len, shown)) continue;
+        place = strcmp(shown, last) == 0 ? place + 1 : 0;
+        strcpy(last, shown);
+        if (!show(s, all->kvs[i], &base, shown, (int)place, each, data)) break;
+    }
+    return BK_YES;
+}
