@@ -1,7 +1,7 @@
 /* run_editor: as much of a full-screen editor as matters to a wrapper: raw mode, the alternate screen, its own way of
  * stopping (modes restored, then kill(0, SIGTSTP)), and the size of the window. Keys: ^Z stops, q ends, others are
  * shown. */
-#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,15 +57,21 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "count") == 0) return count();
     struct sigaction resize = {.sa_handler = on_resize};
     if (tcgetattr(0, &before)) return 3;
+    sigset_t winch, none;
+    sigemptyset(&none);
+    sigemptyset(&winch);
+    sigaddset(&winch, SIGWINCH);
+    sigprocmask(SIG_BLOCK, &winch, NULL); /* it comes in ppoll only, or not at all before the next key */
     sigaction(SIGWINCH, &resize, NULL);
     enter();
     for (;;) {
         char key;
-        ssize_t n = read(0, &key, 1);
-        if (n < 0 && errno == EINTR) {
+        struct pollfd input = {.fd = 0, .events = POLLIN};
+        if (ppoll(&input, 1, NULL, &none) < 0) {
             if (resized) show_size();
             continue;
         }
+        ssize_t n = read(0, &key, 1);
         if (n <= 0 || key == 'q') break;
         if (key == 26) {
             leave();
