@@ -306,6 +306,50 @@ static void test_a_foreign_holder_is_waited_out(void **state) {
     in_order(0, 3);
 }
 
+#define RIGHTS                                                                                                         \
+    "+info +evalsha +eval +time +exists +get +getrange +set +incr +del +pexpire +pttl +zadd +zrem +zrange +zrank"
+
+static void waiter_as_user(const char *more_rights) {
+    char line[512];
+    static char url[64];
+    snprintf(line, sizeof line, "ACL SETUSER app reset on >pw ~pawl:* " RIGHTS " %s", more_rights);
+    free(server_redis(server.port, "%s", line));
+    snprintf(url, sizeof url, "redis://app:pw@127.0.0.1:%d", server.port);
+    common.url = url;
+}
+
+/* Nobody may be told anything: the wait becomes a question some ten times a second. */
+static void test_without_the_right_to_subscribe(void **state) {
+    (void)state;
+    waiter_as_user("");
+    pawl_lock *lock = hold();
+    for (int i = 0; i < 2; i++) crowd_add(crowd, &common);
+    int64_t before = calls("eval evalsha");
+    poll(NULL, 0, 1000); /* so that they wait for a while */
+    int64_t asked = calls("eval evalsha") - before;
+    if (asked < 4 || asked > 60) fail_msg("%lld questions", (long long)asked);
+    must(pawl_release(lock, 1000, &error));
+    assert_true(crowd_granted(crowd, 2, 1000));
+    assert_int_equal(crowd->overlaps, 0);
+}
+
+/* A release never fails for want of it: the lock is free, and the waiter finds out at its next look. */
+static void test_without_the_right_to_publish(void **state) {
+    (void)state;
+    waiter_as_user("+subscribe resetchannels &pawl:*");
+    crowd_add(crowd, &common);
+    assert_true(crowd_granted(crowd, 1, 3000));
+    common.hold_ms = 1000;
+    crowd_add(crowd, &common);
+    assert_true(crowd_granted(crowd, 2, 3000));
+    common.url = server.url;
+    common.hold_ms = 1;
+    wait_in_order(1);
+    assert_true(crowd_granted(crowd, 3, 8000));
+    assert_int_equal(crowd->overlaps, 0);
+    assert_int_equal(crowd->member[1].code, PAWL_OK);
+}
+
 /* Threads of a few clients, and in the long form as many processes again. */
 static void test_a_crowd(void **state) {
     (void)state;
@@ -403,6 +447,8 @@ int main(void) {
         CASE(restart_with_data),
         CASE(a_monitor_of_all_channels),
         CASE(a_foreign_holder_is_waited_out),
+        CASE(without_the_right_to_subscribe),
+        CASE(without_the_right_to_publish),
         CASE(a_crowd),
         CASE(cancel_at_the_handover),
     };
