@@ -410,12 +410,17 @@ static void make_client(struct client *c, int number) {
     for (int i = 0; i < USERS; i++) sched_spawn(&c->host, user, c);
 }
 
-/* An undo may be given up after a ttl of trying, so two failures of a client excuse what it leaves. */
+/* An undo may be given up after some tries and a ttl, so three failures of a client excuse what it leaves. */
 static bool excused(const char *about) {
+    static const enum fault_kind kinds[] = {FAULT_REQUEST_LOST, FAULT_REPLY_LOST, FAULT_REFUSED};
     const char *label = strstr(about, "label=");
-    if (!label) return false;
-    const struct fault *fault = world.clients[label[6] - '0'].fault;
-    return fault_count(fault, FAULT_FORGET, FAULT_REQUEST_LOST) + fault_count(fault, FAULT_FORGET, FAULT_REFUSED) >= 2;
+    int failures = 0;
+    for (int i = 0; label && i < 3; i++) {
+        const struct fault *fault = world.clients[label[6] - '0'].fault;
+        failures += fault_count(fault, FAULT_CONNECT, kinds[i]);
+        if (kinds[i] != FAULT_REPLY_LOST) failures += fault_count(fault, FAULT_FORGET, kinds[i]);
+    }
+    return failures >= 3;
 }
 
 static bool see_record(const struct bk_record *record, void *data) {
