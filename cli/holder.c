@@ -75,7 +75,7 @@ static bool look_at_lock(struct holder *h) {
 
 static void open_timers(struct holder *h) {
     h->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    h->lost_fd = atomic_load(&h->shared->safe_ns) == INT64_MAX ? -1 : pawl_lost_fd(h->lock);
+    h->lost_fd = pawl_lost_fd(h->lock); /* without a lease as well: a session may end */
 }
 
 static void arm(struct holder *h, int64_t at_ns) {

@@ -18,7 +18,7 @@ int settle_times(struct run *run) {
     int64_t ttl = options->common.ttl_ms, margin = most(ttl / 100 + 2, 20);
     run->margin_ms = margin;
     run->kill_ms = most(10, least(ttl / 20, 100));
-    bool no_lease = strncmp(options->common.url, "file:", 5) == 0;
+    bool no_lease = strncmp(options->common.url, "file:", 5) == 0 || strncmp(options->common.url, "postgres", 8) == 0;
     int64_t room =
         ttl / 2 - margin - run->kill_ms; /* a renewal at ttl/3, and as long again as half of that for retries */
     if (no_lease) run->grace_ms = options->grace_ms < 0 ? GRACE_MS : options->grace_ms;

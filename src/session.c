@@ -125,6 +125,7 @@ void session_return(pawl_client *c, struct session *s, bool broken) {
     s->busy = false;
     s->idle_since_ns = client_now(c);
     if (broken) s->dead = true;
+    if (s->holds > 0 && !s->dead) keeper_want_locked(c, s->idle_since_ns); /* it is to be watched from now on */
     if (s->dead) session_died_locked(c, s);
     pthread_cond_signal(&c->session_free);
     pthread_mutex_unlock(&c->mutex);
