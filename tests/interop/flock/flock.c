@@ -110,6 +110,12 @@ static void they_share(void **state) {
     party_close(&party);
 }
 
+static const char *in_job(void) {
+    static char path[100];
+    snprintf(path, sizeof path, "%s/job.sh", dir);
+    return path;
+}
+
 /* Until a waiter is in the kernel's queue. */
 static void until_two_records(struct party *party, struct seen *seen) {
     for (int64_t end = clock_after_ms(clock_now_ns(), 10000); party_records(party, "x", seen, 4) < 2;)
@@ -206,11 +212,50 @@ static void mixed_they_never_overlap(void **state) {
     }
 }
 
+/* examples/collect-locks.sh, as it is documented. */
+static void the_collector_lets_no_two_in(void **state) {
+    (void)state;
+    enum { TAKERS = 2 };
+    char file[100], in[100];
+    int removed = 0, status, left = TAKERS;
+    const char *script = getenv("COLLECT_LOCKS");
+    if (!script) skip();
+    snprintf(file, sizeof file, "%s/x", dir);
+    snprintf(in, sizeof in, "%s/.in", dir);
+    write_file(in_job(), "content", 7);
+    int64_t end = clock_after_ms(clock_now_ns(), 2000);
+    for (int i = 0; i < TAKERS; i++) {
+        if (fork() > 0) continue;
+        struct party party;
+        party_open(&party, dir, "x");
+        while (clock_now_ns() < end) {
+            if (!party_wait(&party) || mkdir(in, 0700) != 0 || rmdir(in) != 0) _exit(1);
+            party_release(&party);
+            poll(NULL, 0, 3); /* so that the collector finds it free now and then */
+        }
+        _exit(0);
+    }
+    while (left > 0) {
+        struct stat before, after;
+        bool there = stat(file, &before) == 0;
+        assert_int_equal(shell("%s %s 0 2>/dev/null", script, dir), 0);
+        removed += there && (stat(file, &after) != 0 || after.st_ino != before.st_ino);
+        while (waitpid(-1, &status, WNOHANG) > 0) {
+            left--;
+            assert_int_equal(status, 0);
+        }
+    }
+    printf("# removed %d times\n", removed);
+    assert_true(removed > 0);
+    assert_int_equal(access(in_job(), F_OK), 0); /* not a lock file */
+}
+
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(each_excludes_the_other),      TEST(they_share),      TEST(each_waits_for_the_other),
         TEST(flocks_file_is_used_as_it_is), TEST(who_names_flock), TEST(mixed_they_never_overlap),
+        TEST(the_collector_lets_no_two_in),
     };
     if (shell("flock --version >/dev/null 2>&1") != 0) {
         printf("1..0 # SKIP no flock here\n");
