@@ -63,11 +63,13 @@ struct writing {
 /* 0, or the exit code after a complaint. */
 static int fill(const struct writing *w, const char *resource, pawl_guard_write *ret) {
     static const char *const rules[] = {"ge", "gt", "seq"};
-    const char *token = w->token ? w->token : getenv("PAWL_TOKEN");
+    const char *name = getenv("PAWL_NAME"), *token = w->token;
+    /* PAWL_TOKEN is of the lock PAWL_NAME: for another one it says nothing. */
+    if (!token && !(w->lock && name && strcmp(w->lock, name) != 0)) token = getenv("PAWL_TOKEN");
     uint64_t number = 0;
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
     write.resource = resource;
-    write.lock = w->lock ? w->lock : getenv("PAWL_NAME");
+    write.lock = w->lock ? w->lock : name;
     write.by = w->by;
     write.seq = w->seq;
     write.flags = w->accept_jump ? PAWL_GUARD_ACCEPT_JUMP : 0;

@@ -7,7 +7,8 @@
  *
  * Knows resources and tokens, nothing of locks. A call returns PAWL_OK, a refusal (PAWL_G...: nothing was changed), or
  * a PAWL_E... code of pawl.h: the step did not happen, or, for PAWL_EUNREACHABLE alone, may have happened. A handle is
- * used by one thread at a time; open one for each. The library prints nothing and reads no environment. */
+ * used by one thread at a time, in one process (not in a child after its first use); open one for each. The library
+ * prints nothing and reads no environment. */
 #ifndef PAWL_GUARD_H
 #define PAWL_GUARD_H
 #include "pawl.h"
@@ -25,7 +26,7 @@ enum {                    /* refusals; never renumbered */
        PAWL_GNOTOKEN      /* the writer brought none */
 };
 
-enum {                    /* when a token is new enough; a property of the resource, fixed by its first write */
+enum {                    /* when a token is new enough; a property of the resource, fixed by its first write or seal */
        PAWL_RULE_DEFAULT, /* the set's (pawl_guard_install), which is ge unless installed otherwise */
        PAWL_RULE_GE,      /* token >= last: the holder may write again */
        PAWL_RULE_GT,      /* one write a grant */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
+#include <unistd.h>
 
 extern const struct guard_kind guard_dir;
 
@@ -26,6 +26,7 @@ struct pawl_guard {
     int64_t wait_ms;
     char by[GUARD_BY_MAX + 1];
     bool inside; /* between enter and leave */
+    pid_t user;  /* who made the first step; 0: nobody. A forked child must not share files and locks with its parent */
 };
 
 static int find_kind(const char *scheme, const struct guard_kind **ret, pawl_error *error) {
@@ -85,8 +86,10 @@ PAWL_EXPORT int pawl_guard_open(const char *text, const pawl_guard_options *give
 
 PAWL_EXPORT void pawl_guard_close(pawl_guard *guard) {
     if (!guard) return;
-    pawl_guard_leave(guard);
-    guard->kind->close(guard->store);
+    if (guard->user == 0 || guard->user == getpid()) {
+        pawl_guard_leave(guard);
+        guard->kind->close(guard->store);
+    } /* else SQLite allows not even a close */
     free(guard->shown);
     free(guard);
 }
@@ -127,9 +130,17 @@ static int check_write(const pawl_guard *guard, const pawl_guard_write *write, p
         return error_set(error, PAWL_EINVALID, guard->shown, "%d is not a rule", write->rule);
     if (write->flags & ~PAWL_GUARD_ACCEPT_JUMP)
         return error_set(error, PAWL_EINVALID, guard->shown, "unknown flags %#x", write->flags);
+    return PAWL_OK;
+}
+
+/* Before any step. */
+static int check_process(pawl_guard *guard, pawl_error *error) {
     if (guard->inside)
         return error_set(error, PAWL_EINVALID, guard->shown, "pawl_guard_leave was not called after pawl_guard_enter");
-    return PAWL_OK;
+    if (guard->user == 0) guard->user = getpid();
+    if (guard->user == getpid()) return PAWL_OK;
+    return error_set(error, PAWL_EINVALID, guard->shown,
+                     "this guard was opened and used before the fork: open one in the child");
 }
 
 static struct guard_step step_of(const pawl_guard *guard, const char *resource) {
@@ -232,6 +243,7 @@ static int change(pawl_guard *guard, const pawl_guard_write *given, enum guard_i
                   size_t length, pawl_error *error) {
     pawl_guard_write write = whole(given);
     int code = check_write(guard, &write, error);
+    if (!code) code = check_process(guard, error);
     if (code) return code;
     struct guard_step step = step_of(guard, write.resource);
     struct guard_mark mark;
@@ -287,8 +299,7 @@ PAWL_EXPORT int pawl_guard_reset(pawl_guard *guard, const char *resource, int64_
         (by && (!*by || strlen(by) > GUARD_BY_MAX)))
         return error_set(error, PAWL_EINVALID, guard->shown, "a reset says why in one line of 1 to %d bytes",
                          GUARD_BY_MAX);
-    if (guard->inside)
-        return error_set(error, PAWL_EINVALID, guard->shown, "pawl_guard_leave was not called after pawl_guard_enter");
+    if ((code = check_process(guard, error))) return code;
     struct guard_step step = step_of(guard, resource);
     struct guard_found found = {0};
     if ((code = guard->kind->begin(guard->store, &step, &found, error))) return code;
@@ -313,6 +324,7 @@ PAWL_EXPORT int pawl_guard_get(pawl_guard *guard, const char *resource, pawl_gua
                                pawl_error *error) {
     int code = check_name(guard, "resource", resource, error);
     if (code) return code;
+    if ((code = check_process(guard, error))) return code;
     struct guard_step step = step_of(guard, resource);
     code = guard->kind->read(guard->store, &step, ret_record, error);
     if (code == PAWL_GNORECORD)
@@ -323,6 +335,8 @@ PAWL_EXPORT int pawl_guard_get(pawl_guard *guard, const char *resource, pawl_gua
 PAWL_EXPORT int pawl_guard_install(pawl_guard *guard, int rule, pawl_error *error) {
     if (rule == PAWL_RULE_DEFAULT) rule = PAWL_RULE_GE;
     if (!guard_rule_name(rule)) return error_set(error, PAWL_EINVALID, guard->shown, "%d is not a rule", rule);
+    int code = check_process(guard, error);
+    if (code) return code;
     return guard->kind->install(guard->store, rule, clock_after_ms(clock_now_ns(), guard->wait_ms), error);
 }
 

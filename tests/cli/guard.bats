@@ -51,6 +51,8 @@ put() {
         in_stderr "damaged token '9007199254740992'"
         run --separate-stderr -119 put "$url" "" x
         in_stderr "no token"
+        PAWL_TOKEN=9 run --separate-stderr -119 bash -c '"$0" guard put "$1" fresh --lock other </dev/null' "$bin" "$url"
+        in_stderr "no token" # PAWL_TOKEN is of acct
         run --separate-stderr -125 env -u PAWL_NAME bash -c '"$0" guard put "$1" balance --token 9 </dev/null' "$bin" "$url"
         in_stderr "which lock?"
         [ "$(pawl guard get "$url" balance)" = a ]

@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ enum { WRITERS = 50, KILLS = 40 };
 #define BASE INT64_C(1796043852000000)
 
 static const char *kind = "dir", *what_breaks;
+static bool wal;         /* "sqlite-wal": in a file with that journal mode */
 static long steps = 600; /* of all writers together, a round */
 
 struct shared {
@@ -159,6 +161,9 @@ static void remove_tree(const char *path) {
 }
 
 static void first_write(const char *url) {
+    char command[160];
+    snprintf(command, sizeof command, "sqlite3 '%s' 'PRAGMA journal_mode = WAL' >/dev/null", strchr(url, ':') + 1);
+    if (wal) assert_int_equal(system(command), 0);
     pawl_guard *guard;
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
     write.resource = "acct/../1";
@@ -222,6 +227,7 @@ static void test_crash(void **data) {
 int main(int argc, char **argv) {
     if (argc > 1) kind = argv[1];
     if (argc > 2) what_breaks = argv[2];
+    if ((wal = strcmp(kind, "sqlite-wal") == 0)) kind = "sqlite";
     if (strcmp(kind, "sqlite") == 0 && !getenv("PAWL_TEST_FULL")) steps = 300; /* its busy waits are long */
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;
