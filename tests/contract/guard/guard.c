@@ -258,6 +258,7 @@ static void test_names_and_data(void **data) {
                            "a",
                            "a.record",
                            "a.lock",
+                           ".a",
                            "a.new",
                            ".pawl-guard",
                            "%%",
