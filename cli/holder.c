@@ -195,8 +195,8 @@ static void stop_tree(struct holder *h, const char *reason, bool at_once) {
 static void kill_tree(struct holder *h) {
     struct tree_death death;
     struct run_result *result = &h->shared->result;
-    tree_kill(h->child.pid, &death);
     atomic_store(&h->shared->cmd_gone, 1);
+    tree_kill(h->child.pid, &death);
     if (death.leader_status >= 0 && result->status < 0) result->status = death.leader_status;
     result->spared = death.spared;
     result->spared_pid = death.spared_pid;
@@ -448,7 +448,7 @@ static void set_up(struct holder *h) {
         atomic_store(&h->shared->phase, PHASE_DONE);
         _exit(0);
     }
-    if (!h->run->options.repeat) drop_stdio();
+    drop_stdio();
     int kept[] = {h->sock, h->front_fd, h->child.go, h->child.exec, h->run->receipt_fd};
     keep_only(kept, sizeof kept / sizeof *kept);
     sigemptyset(&chld);

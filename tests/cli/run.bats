@@ -213,9 +213,10 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
 @test "a descendant left behind lives on, without the lock, and is named" {
     run --separate-stderr -4 pawl run n sh -c 'setsid sleep 60 3>&- >/dev/null 2>&1 & echo $!; exit 4'
     [[ $stderr == "pawl: n: left running without the lock: "*"(pid $output)" ]]
-    kill -0 "$output"
+    left=$output
+    kill -0 "$left"
     run -0 pawl run -n n true
-    kill "$(pgrep -f 'sleep 60' -n)" || true
+    kill "$left"
     run --separate-stderr -0 pawl run -q n sh -c 'sleep 0.2 3>&- >/dev/null 2>&1 &'
     [ -z "$stderr" ]
 }
@@ -243,7 +244,6 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
 }
 
 @test "signal dispositions and masks pass through; ignored SIGCHLD does not hide the status" {
-    mine() { grep -E '^Sig(Blk|Ign|Cgt):' /proc/self/status; }
     expected=$(sh -c 'trap "" HUP USR1; exec grep -E "^Sig(Blk|Ign):" /proc/self/status')
     found=$(sh -c 'trap "" HUP USR1; exec "$0" run n grep -E "^Sig(Blk|Ign):" /proc/self/status' "$PAWL")
     [ "$found" = "$expected" ]
@@ -273,8 +273,8 @@ os.execv(sys.argv[1], ["pawl", "run", "n", "sh", "-c", "sh -c \"exit 3\"; exit $
     run --separate-stderr -122 timeout 10 "$PAWL" run --max-hold 0.3 n bash -c 'trap "touch told; exit 0" TERM; while :; do read -rt 0.05 <> <(:); done'
     [ -e told ]
     in_stderr "held for as long as --max-hold allows"
-    run --separate-stderr -122 timeout 10 "$PAWL" run --max-hold 0.2 --grace 0.2 n bash -c 'trap "" TERM; setsid sleep 77 3>&- & while :; do read -rt 0.05 <> <(:); done'
-    run -1 pgrep -f 'sleep 77'
+    run --separate-stderr -122 timeout 10 "$PAWL" run --max-hold 0.2 --grace 0.2 n bash -c 'trap "" TERM; setsid sleep 77 3>&- & echo $! >left; while :; do read -rt 0.05 <> <(:); done'
+    gone "$(cat left)"
     run -0 pawl run --max-hold 1h n true
 }
 
