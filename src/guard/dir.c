@@ -128,7 +128,7 @@ static int replace(struct guard_store *store, const char *name, const char *fres
         (data_fd >= 0 && !copy_rest(data_fd, fd)) || fsync(fd) < 0) {
         int code = system_error(store, error, "write", fresh);
         unlinkat(store->dir_fd, fresh, 0);
-        return code == PAWL_EUNREACHABLE && error ? (error->code = PAWL_EINTERNAL) : code;
+        return code;
     }
     if (renameat(store->dir_fd, fresh, store->dir_fd, name) < 0) return system_error(store, error, "rename", fresh);
     if (fsync(store->dir_fd) < 0) return system_error(store, error, "flush the directory of", name);

@@ -5,12 +5,14 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -343,6 +345,35 @@ static void test_foreign_content_is_left_alone(void **data) {
     assert_string_equal(back, text);
 }
 
+/* A disk that is full, by a limit on the size of files. */
+static void test_failed_write_leaves_the_old_record(void **data) {
+    (void)data;
+    size_t length = 1 << 20;
+    char *big = calloc(1, length);
+    assert_non_null(big);
+    assert_int_equal(put("r", 7, "old"), PAWL_OK);
+    pid_t pid = fork();
+    if (pid == 0) { /* the limit is a process' own */
+        struct rlimit limit = {100000, 100000};
+        pawl_guard_write write = of("r", 8);
+        pawl_guard *full = NULL;
+        signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &limit) || pawl_guard_open(url, NULL, &full, NULL)) _exit(1);
+        int code = pawl_guard_put(full, &write, big, length, &error);
+        bool says_where = strstr(error.text, folder) != NULL;
+        write.token = 9;
+        int next = pawl_guard_put(full, &write, "small", 5, NULL); /* the handle is still good */
+        pawl_guard_close(full);
+        _exit(code == PAWL_EUNREACHABLE && says_where && next == PAWL_OK ? 0 : 2);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    free(big);
+    assert_int_equal(status, 0);
+    is("r", 9, "small");
+    assert_int_equal(put("r", 8, "x"), PAWL_GSTALE);
+}
+
 static void test_fork(void **data) {
     (void)data;
     assert_int_equal(put("r", 7, "a"), PAWL_OK);
@@ -416,6 +447,7 @@ int main(int argc, char **argv) {
                                        T(test_names_and_data),
                                        T(test_enter_keeps_others_out),
                                        T(test_foreign_content_is_left_alone),
+                                       T(test_failed_write_leaves_the_old_record),
                                        T(test_fork),
                                        T(test_arguments)};
     return cmocka_run_group_tests_name(kind, tests, NULL, NULL);
