@@ -273,6 +273,26 @@ static void no_descriptors_left(void **state) {
     party_close(&other);
 }
 
+/* As cron or a daemon may start us: nothing on 0, 1 and 2. What is printed then must not go into a lock file. */
+static void without_standard_descriptors(void **state) {
+    (void)state;
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct party party;
+        clearenv();
+        for (int fd = 0; fd < 3; fd++) close(fd);
+        party_open(&party, dir, "x");
+        if (party_take(&party, false) != BK_YES) _exit(1);
+        for (int fd = 0; fd < 3; fd++)
+            if (write(fd, "printed", 7) == 7) _exit(2);
+        party_close(&party);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void mounts_by_their_table(void **state) {
     (void)state;
     static const char table[] = "21 1 254:0 / / rw - ext4 /dev/vda rw\n"
@@ -362,6 +382,7 @@ int main(void) {
         TEST(roots_default),
         TEST(a_full_disk),
         TEST(no_descriptors_left),
+        TEST(without_standard_descriptors),
         TEST(mounts_by_their_table),
         TEST(a_mount_that_never_answers),
         TEST(urls),
