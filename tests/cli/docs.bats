@@ -92,6 +92,26 @@ verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
     done
 }
 
+example() { # LANGUAGE: the example of pawl-hold(1)
+    sed -n "/^In $1:\$/,/^\.Ed/p" "$top/man/pawl-hold.1" | grep -v '^\.\|^In \|^\\&'
+}
+
+@test "the examples of pawl-hold(1) work" {
+    mkdir "$BATS_TEST_TMPDIR/locks" "$BATS_TEST_TMPDIR/bin"
+    ln -s "${PAWL_BIN:-$top/build/cli/pawl}" "$BATS_TEST_TMPDIR/bin/pawl"
+    export PATH=$BATS_TEST_TMPDIR/bin:$PATH
+    run -0 python3 - <<<"import json, subprocess
+def work(token): print('token', token)
+$(example Python)
+print('exit', p.wait())"
+    [[ $output =~ ^token\ [0-9]+$'\n'exit\ 0$ ]]
+    run -1 pawl who -q nightly
+    run -0 bash -c "$(example 'a shell')"
+    [ -z "$output" ]
+    run -1 pawl who -q nightly
+    [[ $(pawl token show --json | jq .last) == '"'* ]]
+}
+
 complete_bash() { # WORD...: what bash offers for the last
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
     COMPREPLY=()
