@@ -11,9 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+
+enum { LARGEST_FILE = 256 * 1024 }; /* more than lockfile.c ever writes */
 
 int place_default(char *ret, size_t size, pawl_error *error) {
     if (geteuid() == 0) {
@@ -213,9 +216,20 @@ static void adopt(struct place *place, int fd, const struct stat *st) {
     place->anybody = st->st_mode & S_IWOTH;
 }
 
+/* A write beyond the limit would raise SIGXFSZ, which ends the program. */
+static int check_limit(const char *dir, pawl_error *error) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= LARGEST_FILE)
+        return PAWL_OK;
+    return error_set(error, PAWL_EDENIED, dir,
+                     "the limit of file sizes (ulimit -f) is %llu bytes, a lock file may need %d",
+                     (unsigned long long)limit.rlim_cur, LARGEST_FILE);
+}
+
 static int fill(struct place *place, bool make, pawl_error *error) {
     struct stat st;
     int fd, code = check_mounts(place->dir, error);
+    if (code == PAWL_OK) code = check_limit(place->dir, error);
     if (code == PAWL_OK && make) code = make_parents(place->dir, error);
     if (code == PAWL_OK) code = open_dir(place, &fd, &st, error);
     if (code) return code;
@@ -272,8 +286,7 @@ int place_refresh(struct place *place, pawl_error *error) {
 
 /* --- files --- */
 
-/* fd, or what is behind it under a higher number. */
-static int above_two(int fd) {
+int place_above_two(int fd) {
     if (fd < 0 || fd > 2) return fd;
     int higher = fcntl(fd, F_DUPFD_CLOEXEC, 3), number = errno;
     close(fd);
@@ -282,7 +295,8 @@ static int above_two(int fd) {
 }
 
 int place_openat(const struct place *place, const char *file, int flags) {
-    return above_two(openat(place->fd, file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600));
+    return place_above_two(
+        openat(place->fd, file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600));
 }
 
 bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino) {

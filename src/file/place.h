@@ -37,6 +37,8 @@ void place_close(struct place *place);
 /* Opens the directory again if its path leads to another one now. */
 int place_refresh(struct place *place, pawl_error *error);
 
+/* fd, or what is behind it under a number above 2: who starts without 0, 1 and 2 must not print into what is ours. */
+int place_above_two(int fd);
 /* openat for reading and writing, without following links, waiting, or becoming a terminal's; never 0, 1 or 2: who
  * starts without them must not print into a lock file. */
 int place_openat(const struct place *place, const char *file, int flags);

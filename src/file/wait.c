@@ -70,7 +70,8 @@ int wait_start(const struct lockfile *file, bool shared, struct wait **ret, pawl
     copy.seen = false;
     struct wait *wait = calloc(1, sizeof *wait);
     if (wait) {
-        *wait = (struct wait){.file = copy, .shared = shared, .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+        *wait = (struct wait){
+            .file = copy, .shared = shared, .fd = place_above_two(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
         errno = wait->fd < 0 ? errno : start_thread(wait);
         if (wait->fd >= 0 && errno == 0) {
             *ret = wait;

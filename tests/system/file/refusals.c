@@ -273,6 +273,17 @@ static void no_descriptors_left(void **state) {
     party_close(&other);
 }
 
+static void a_small_limit_of_file_sizes(void **state) {
+    (void)state;
+    struct rlimit before, low = {4096, RLIM_INFINITY};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    low.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    int code = place_code(dir, false, "ulimit -f");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(code, PAWL_EDENIED);
+}
+
 /* As cron or a daemon may start us: nothing on 0, 1 and 2. What is printed then must not go into a lock file. */
 static void without_standard_descriptors(void **state) {
     (void)state;
@@ -284,8 +295,13 @@ static void without_standard_descriptors(void **state) {
         for (int fd = 0; fd < 3; fd++) close(fd);
         party_open(&party, dir, "x");
         if (party_take(&party, false) != BK_YES) _exit(1);
+        struct party waiter;
+        party_open(&waiter, dir, "x");
+        if (party_take(&waiter, true) != BK_NO) _exit(1);
         for (int fd = 0; fd < 3; fd++)
-            if (write(fd, "printed", 7) == 7) _exit(2);
+            if (write(fd, "printed, and printed", 20) > 0) _exit(2);
+        if (party_take(&waiter, true) != BK_NO) _exit(3);
+        party_close(&waiter);
         party_close(&party);
         _exit(0);
     }
@@ -382,6 +398,7 @@ int main(void) {
         TEST(roots_default),
         TEST(a_full_disk),
         TEST(no_descriptors_left),
+        TEST(a_small_limit_of_file_sizes),
         TEST(without_standard_descriptors),
         TEST(mounts_by_their_table),
         TEST(a_mount_that_never_answers),
