@@ -3,8 +3,10 @@ load helper
 
 setup() {
     pawl_setup
-    export PAWL_NAME=acct bin=${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}
+    bin=$(readlink -f "${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}")
+    export PAWL_NAME=acct PAWL_BIN=$bin
     mkdir -p "${PAWL_URL#file:}"
+    cd "$BATS_TEST_TMPDIR"
     kinds=("dir:$BATS_TEST_TMPDIR/bank" "sqlite:$BATS_TEST_TMPDIR/bank.db")
 }
 
@@ -211,4 +213,15 @@ put() {
     done
     run --separate-stderr -125 pawl run --seal nothing:x acct -- true
     run --separate-stderr -125 pawl run --seal "dir:$BATS_TEST_TMPDIR/x#" acct -- true
+}
+
+@test "libpawl-guard(3) has each function and code of pawl_guard.h, and no other" {
+    top=$BATS_TEST_DIRNAME/../..
+    sed -e 's,/\*.*\*/,,' "$top/include/pawl_guard.h" | grep -o '\bpawl_guard_[a-z_]*(' | tr -d '(' | sort -u >declared
+    sed -n '/^\.Sh SYN/,/^\.Sh DESC/s/^\.Fn \(pawl_guard_[a-z_]*\).*/\1/p' "$top/man/libpawl-guard.3" | sort -u >documented
+    [ "$(wc -l <declared)" -gt 10 ]
+    diff declared documented
+    for code in $(grep -o 'PAWL_G[A-Z]*,\|PAWL_GNOTOKEN\|PAWL_RULE_[A-Z]*' "$top/include/pawl_guard.h" | tr -d , | sort -u); do
+        grep -q "$code" "$top/man/libpawl-guard.3" || [ "$code" = PAWL_RULE_DEFAULT ] || { echo "$code" && return 1; }
+    done
 }
