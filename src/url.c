@@ -1,6 +1,7 @@
 /* url.c: one pass from left to right; every piece is copied decoded, and the shown text is made beside it. */
 #include "url.h"
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@ static int hex(char c) {
     return -1;
 }
 
-/* A decoded copy of [from, to); NULL: a bad escape, a %00, or out of memory. */
+/* A decoded copy of [from, to); NULL: a bad escape or a %00 (errno EINVAL), or out of memory (ENOMEM). */
 static char *decoded(const char *from, const char *to) {
     char *copy = malloc((size_t)(to - from) + 1), *at = copy;
     if (!copy) return NULL;
@@ -23,6 +24,7 @@ static char *decoded(const char *from, const char *to) {
         }
         if (to - from < 3 || hex(from[1]) < 0 || hex(from[2]) < 0 || (hex(from[1]) == 0 && hex(from[2]) == 0)) {
             free(copy);
+            errno = EINVAL;
             return NULL;
         }
         *at++ = (char)(hex(from[1]) * 16 + hex(from[2]));
@@ -30,6 +32,12 @@ static char *decoded(const char *from, const char *to) {
     }
     *at = 0;
     return copy;
+}
+
+/* Says why decoded gave nothing. */
+static int undecoded(const struct url *url, const char *where, pawl_error *error) {
+    if (errno == ENOMEM) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+    return error_set(error, PAWL_EINVALID, NULL, "url %s: bad %%XX in %s", url->shown, where);
 }
 
 static const char *find(const char *from, const char *to, char c) {
@@ -64,10 +72,11 @@ int url_parse_params(const char *text, struct url_param **ret, size_t *ret_n) {
         params[n] =
             (struct url_param){.key = decoded(at, equals), .value = decoded(equals < stop ? equals + 1 : stop, stop)};
         if (!params[n].key || !params[n].value || !*params[n].key) {
+            int code = (!params[n].key || !params[n].value) && errno == ENOMEM ? PAWL_EINTERNAL : PAWL_EINVALID;
             free(params[n].key);
             free(params[n].value);
             url_free_params(params, n);
-            return PAWL_EINVALID;
+            return code;
         }
         n++;
         at = stop < end ? stop + 1 : end;
@@ -98,7 +107,7 @@ static int add_host(struct url *url, const char *from, const char *to, pawl_erro
         if (host_end < to) port = host_end + 1;
     }
     struct url_host host = {.host = decoded(from, host_end)};
-    if (!host.host) return error_set(error, PAWL_EINVALID, NULL, "url %s: bad %%XX in a host", url->shown);
+    if (!host.host) return undecoded(url, "a host", error);
     if (port) {
         char text[8];
         if (to - port >= (long)sizeof text) port = to;
@@ -125,8 +134,7 @@ static int parse_authority(struct url *url, const char *from, const char *to, pa
         if (colon > from) url->user = decoded(from, colon);
         if (colon < at_sign) url->password = decoded(colon + 1, at_sign);
         if ((colon > from && !url->user) || (colon < at_sign && !url->password))
-            return error_set(error, PAWL_EINVALID, NULL,
-                             "url %s: bad %%XX in the user or password (write %% as %%25, @ as %%40)", url->shown);
+            return undecoded(url, "the user or password (write % as %25, @ as %40)", error);
         from = at_sign + 1;
     }
     while (from < to) {
@@ -205,9 +213,10 @@ static int parse(struct url *url, const char *text, pawl_error *error) {
         from = slash < question ? slash + 1 : question;
     }
     url->path = decoded(from, question);
-    if (!url->path) return error_set(error, PAWL_EINVALID, NULL, "url %s: bad %%XX in the path", url->shown);
-    if (question < end && url_parse_params(question + 1, &url->params, &url->n_params))
-        return error_set(error, PAWL_EINVALID, NULL, "url %s: parameters are key=value&key=value", url->shown);
+    if (!url->path) return undecoded(url, "the path", error);
+    int code = question < end ? url_parse_params(question + 1, &url->params, &url->n_params) : PAWL_OK;
+    if (code == PAWL_EINTERNAL) return error_set(error, code, NULL, "out of memory");
+    if (code) return error_set(error, code, NULL, "url %s: parameters are key=value&key=value", url->shown);
     for (size_t i = 0; i < url->n_params; i++)
         for (size_t j = 0; j < i; j++)
             if (strcmp(url->params[i].key, url->params[j].key) == 0)
