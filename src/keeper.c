@@ -164,21 +164,44 @@ int64_t keeper_run(pawl_client *c) {
     return next;
 }
 
-struct watch { /* what the thread polls; made anew for each sleep, the room is kept */
-    struct pollfd *fds;
-    void **whose; /* NULL: poke or hub; a pawl_lock or a session */
+#define WATCH_FEW 8
+#define WATCH_SHORT_MS 100 /* how long to sleep if not everything can be watched */
+
+struct watch {                              /* what the thread polls; made anew for each sleep, the room is kept */
+    struct pollfd *fds, few_fds[WATCH_FEW]; /* so that poke and hub are watched even if memory is out */
+    void **whose, *few_whose[WATCH_FEW];    /* NULL: poke or hub; a pawl_lock or a session */
     size_t n, room, first_session;
+    bool incomplete;
 };
 
+static void watch_free(struct watch *w) {
+    if (w->fds == w->few_fds) return;
+    free(w->fds);
+    free(w->whose);
+}
+
+static bool watch_grow(struct watch *w) {
+    size_t room = 2 * w->room;
+    struct pollfd *fds = malloc(room * sizeof *fds);
+    void **whose = malloc(room * sizeof *whose);
+    if (!fds || !whose) {
+        free(fds);
+        free(whose);
+        return false;
+    }
+    memcpy(fds, w->fds, w->n * sizeof *fds);
+    memcpy(whose, w->whose, w->n * sizeof *whose);
+    watch_free(w);
+    w->fds = fds;
+    w->whose = whose;
+    w->room = room;
+    return true;
+}
+
 static bool watch_add(struct watch *w, int fd, short events, void *whose) {
-    if (w->n == w->room) {
-        size_t room = w->room ? 2 * w->room : 8;
-        struct pollfd *fds = realloc(w->fds, room * sizeof *fds);
-        if (fds) w->fds = fds;
-        void **all = fds ? realloc(w->whose, room * sizeof *all) : NULL;
-        if (!all) return false;
-        w->whose = all;
-        w->room = room;
+    if (w->n == w->room && !watch_grow(w)) {
+        w->incomplete = true;
+        return false;
     }
     w->fds[w->n] = (struct pollfd){.fd = fd, .events = events};
     w->whose[w->n++] = whose;
@@ -187,6 +210,7 @@ static bool watch_add(struct watch *w, int fd, short events, void *whose) {
 
 static void watch_locked(pawl_client *c, struct watch *w) {
     w->n = 0;
+    w->incomplete = false;
     watch_add(w, c->poke_fd, POLLIN, NULL);
     if (c->hub_ready) watch_add(w, c->be->hub_fd(c->bk), POLLIN, NULL);
     if (!c->be->caps.hub)
@@ -223,13 +247,16 @@ static void seen_locked(pawl_client *c, struct watch *w) {
 
 static void *keeper(void *data) {
     pawl_client *c = data;
-    struct watch w = {0};
+    struct watch w = {.room = WATCH_FEW};
+    w.fds = w.few_fds;
+    w.whose = w.few_whose;
     for (;;) {
         int64_t next = keeper_run(c);
         pthread_mutex_lock(&c->mutex);
         bool stop = c->stop;
         watch_locked(c, &w);
         pthread_mutex_unlock(&c->mutex);
+        if (w.incomplete) next = earlier(next, clock_after_ms(client_now(c), WATCH_SHORT_MS));
         if (!stop && poll(w.fds, (nfds_t)w.n, clock_poll_ms(client_now(c), next)) > 0 && w.fds[0].revents) {
             eventfd_t drained;
             eventfd_read(c->poke_fd, &drained);
@@ -240,8 +267,7 @@ static void *keeper(void *data) {
         pthread_mutex_unlock(&c->mutex);
         if (stop) break;
     }
-    free(w.fds);
-    free(w.whose);
+    watch_free(&w);
     return NULL;
 }
 
