@@ -176,7 +176,7 @@ static int make_parents(const char *dir, pawl_error *error) {
 }
 
 static int open_dir(struct place *place, int *ret_fd, struct stat *ret_st, pawl_error *error) {
-    int fd = open(place->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = place_above_two(open(place->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0) {
         if (errno == ENOENT)
             return error_set(error, PAWL_EDENIED, place->dir, "the directory %s does not exist; make it first",

@@ -225,7 +225,7 @@ static void collect(const char *path) {
 
 static void removing_while_taking_never_lets_two_in(void **state) {
     (void)state;
-    enum { TAKERS = 3, ROUNDS = 3000 };
+    enum { TAKERS = 3, ROUNDS = 1000 };
     for (int p = 0; p < TAKERS; p++) {
         if (fork() > 0) continue;
         struct party party;
@@ -392,7 +392,7 @@ static void looking_never_makes_a_try_fail(void **state) {
     if (pid == 0)
         for (;;) party_records(&watcher, NULL, seen, 4);
     party_open(&party, dir, "x");
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < 5000; i++) {
         assert_int_equal(party_take(&party, false), BK_YES);
         party_release(&party);
     }
