@@ -18,6 +18,7 @@ static const struct row {
     {"release", cmd_release, "HANDLE", "end a hold -d"},
     {"who", cmd_who, "NAME", "who holds it, and who waits"},
     {"ls", cmd_ls, "", "all locks"},
+    {"init", cmd_init, "[URL] [--print]", "prepare a service (PostgreSQL)"},
     {"token", cmd_token, "show|advance [URL]", "where the numbers of a service stand; lift them"},
     {"guard", cmd_guard, "put|get|seal|exec|...", "the resource side: refuse whoever lost the lock"},
     {"demo", cmd_demo, "[zombie]", "see a lost lock do harm, then see it refused"},
@@ -36,7 +37,7 @@ static void print_help(void) {
         printf("%*s%s\n", width < 46 ? 46 - width : 2, "", rows[i].what);
     }
     puts("\n"
-         "  -u, --url URL      where the lock lives: file:DIR (default file:), redis://HOST, @PROFILE\n"
+         "  -u, --url URL      where the lock lives: file:DIR (default file:), redis://HOST, @PROFILE; pawl-url(7)\n"
          "  -t, --ttl 15s      how long a lock outlives a holder that died (not for file:)\n"
          "  -v  -q             more or fewer messages;  --log json: as JSON\n"
          "\n"

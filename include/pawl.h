@@ -153,6 +153,11 @@ int pawl_tokens_show(pawl_client *client, int64_t wait_ms, pawl_tokens *ret, paw
 /* Every later token is above `to` (0: no such wish), above the service's clock, and above all before by a leap. */
 int pawl_tokens_advance(pawl_client *client, int64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
 
+/* Prepares the service for pawl (PostgreSQL: installs its schema); may be repeated. PAWL_EUNSUPPORTED: nothing to prepare. */
+int pawl_init(pawl_client *client, int64_t wait_ms, pawl_error *error);
+/* The same as a text for the service's own tools; static; NULL: nothing to prepare. */
+const char *pawl_init_text(pawl_client *client);
+
 /* What the promises are here, as JSON; returns PAWL_EINVALID if size is too small. */
 int pawl_guarantees(pawl_client *client, char *json, size_t size, pawl_error *error);
 

@@ -137,6 +137,10 @@ struct backend {
     /* advance: ADVANCE to at least `to` first (0: as if just restored). */
     enum bk_says (*tokens)(struct bk_session *, bool advance, uint64_t to, struct bk_until, struct bk_tokens *ret,
                            pawl_error *);
+    /* NULL where a service needs no preparing. init: prepares it, idempotent, on a connection of its own; init_text: the same
+     * as a text for the service's own tools. */
+    enum bk_says (*init)(struct bk *, struct bk_until, pawl_error *);
+    const char *(*init_text)(void);
 
     /* The hub (NULL without caps.hub): one channel a client through which the service says "ask again". */
     enum bk_says (*hub_open)(struct bk *, struct bk_until, pawl_error *); /* YES: whoever queues from now on is told */

@@ -233,6 +233,8 @@ static enum bk_says release(struct bk_session *s, struct bk_grant *const grants[
 
 static void end(struct bk_grant *grant, bool forked) { (void)grant, (void)forked; }
 
+static const char *init_text(void) { return pawl_sql; }
+
 static const struct backend postgresql_backend = {
     .caps = {.scheme = "postgresql",
              .life = BK_LIFE_NONE,
@@ -253,5 +255,7 @@ static const struct backend postgresql_backend = {
     .end = end,
     .records = look_records,
     .tokens = look_tokens,
+    .init = session_init,
+    .init_text = init_text,
 };
 MODULE_EXPORT_BACKEND(postgresql_backend);

@@ -55,6 +55,8 @@ void statements_free(struct bk *bk);
 
 /* session.c */
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);
+/* Installs pawl.sql, in one transaction. */
+enum bk_says session_init(struct bk *bk, struct bk_until until, pawl_error *error);
 void session_drop(struct bk_session *session, bool forked);
 int session_fds(struct bk_session *session, const struct bk_grant *grant, int *ret, int max);
 

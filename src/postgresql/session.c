@@ -194,7 +194,7 @@ static enum bk_says check_server(struct bk_session *s, const PGresult *result, p
     return BK_YES;
 }
 
-static enum bk_says greet(struct bk_session *s, struct bk_until until, pawl_error *error) {
+static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until until, pawl_error *error) {
     char *text = greeting(s), clock[32];
     AUTO_RESULT result = NULL;
     AUTO_RESULT admitted = NULL;
@@ -205,13 +205,14 @@ static enum bk_says greet(struct bk_session *s, struct bk_until until, pawl_erro
     enum bk_says says = question_script(s, text, until, &result, error);
     free(text);
     if (says == BK_YES) says = check_server(s, result, error);
-    if (says != BK_YES || !s->bk->tokens) return says;
+    if (says != BK_YES || !admit) return says;
     const char *values[] = {clock};
     snprintf(clock, sizeof clock, "%lld", (long long)clock_wall_us());
     return question_once(s, "SELECT pawl.admit($1)", 1, values, until, &admitted, error);
 }
 
-enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error) {
+static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until until, struct bk_session **ret,
+                                      pawl_error *error) {
     struct targets targets = {"", "", ""};
     const char *keys[MOST_PARAMETERS], *values[MOST_PARAMETERS];
     char numbers[3][24];
@@ -230,11 +231,26 @@ enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_ses
     if (says == BK_YES) {
         snprintf(s->node, sizeof s->node, "%.100s:%.20s", PQhost(s->conn), PQport(s->conn));
         PQsetnonblocking(s->conn, 1);
-        says = greet(s, until, error);
+        says = greet(s, admit, until, error);
     }
     if (says == BK_YES) *ret = s;
     else session_drop(s, false);
     return says == BK_UNKNOWN ? BK_FAULT : says;
+}
+
+enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error) {
+    return connect_and_greet(bk, bk->tokens, until, ret, error);
+}
+
+enum bk_says session_init(struct bk *bk, struct bk_until until, pawl_error *error) {
+    struct bk_session *s;
+    PGresult *result = NULL;
+    enum bk_says says = connect_and_greet(bk, false, until, &s, error);
+    if (says != BK_YES) return says;
+    says = question_script(s, pawl_sql, until, &result, error);
+    PQclear(result);
+    session_drop(s, false);
+    return says;
 }
 
 void session_drop(struct bk_session *s, bool forked) {

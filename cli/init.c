@@ -1,0 +1,42 @@
+/* init.c: pawl init: prepares a service, or prints what that would do. */
+#include "options.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char usage[] = "pawl init [URL] [--print]\n"
+                            "\n"
+                            "Prepares a service for pawl. postgresql: installs the schema `pawl` (one sequence, one "
+                            "row, some functions); may be\n"
+                            "repeated. file:, redis: and etcd: need no preparing.\n"
+                            "\n"
+                            "      --print       print the SQL instead of running it, for psql or a migration tool\n"
+                            "  -w, --wait DUR    for the service to answer (30s)\n"
+                            "  -u, --url URL   -v   -q   --log text|json\n"
+                            "\n"
+                            "Exit: 0; 120 unreachable or denied; 125 failed.\n";
+
+int cmd_init(int argc, char **argv) {
+    struct common common = COMMON_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_client *client;
+    int64_t wait_ms = 30000;
+    bool print = false;
+    const struct option_row rows[] = {
+        {"print", OPT_ON, &print, 1}, {"w wait timeout", OPT_DURATION, &wait_ms, 1}, {NULL}};
+    const struct verb verb = {
+        .name = "init", .usage = usage, .rows = rows, .common = COMMON_URL, .mixed = true, .most = 1, .url_operand = 1};
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
+    if (code >= 0) return code;
+    code = open_client(&common, NULL, &client);
+    if (code) return code;
+    const char *text = pawl_init_text(client);
+    int result = PAWL_OK;
+    if (text && print) fputs(text, stdout);
+    else if (text) result = pawl_init(client, wait_ms, &error);
+    char *url = shown_url(common.url);
+    if (!text) fprintf(stderr, "pawl: %s needs no preparing\n", url);
+    else if (!print && !result && !messages.quiet) fprintf(stderr, "pawl: %s is prepared\n", url);
+    free(url);
+    pawl_close(client);
+    return result ? complain_error(NULL, &error) : 0;
+}
