@@ -4,7 +4,8 @@
 # As a test (check.sh --test) it is skipped without spin, and unless PAWL_TEST_FULL=1.
 set -eu
 if [ "${1:-}" = --test ]; then
-    command -v spin >/dev/null && [ -n "${PAWL_TEST_FULL:-}" ] || exit 77
+    if [ -z "${PAWL_TEST_FULL:-}" ]; then echo "only with PAWL_TEST_FULL=1"; exit 77; fi
+    if ! command -v spin >/dev/null; then echo "no spin here (PAWL_TEST_FULL=1 needs it)"; exit 77; fi
 fi
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 OUT=$(mktemp -d)
