@@ -19,7 +19,7 @@ struct member {
 };
 struct crowd { /* shared memory */
     atomic_int grants, holders, overlaps;
-    int n;
+    int n, fd;
     struct member member[CROWD_MAX];
 };
 struct crowd_options {
@@ -29,6 +29,8 @@ struct crowd_options {
     int threads;                      /* of one client in each process; 0: one */
 };
 
+/* First in main: the processes of a crowd are the test program again, and never return from here. */
+void crowd_main(int argc, char **argv);
 struct crowd *crowd_new(void);
 /* Starts one more process; it asks at once. Its first index. */
 int crowd_add(struct crowd *c, const struct crowd_options *o);

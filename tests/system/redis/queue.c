@@ -430,7 +430,8 @@ static void test_cancel_at_the_handover(void **state) {
 
 #define CASE(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
 
-int main(void) {
+int main(int argc, char **argv) {
+    crowd_main(argc, argv);
     full = getenv("PAWL_TEST_FULL") != NULL;
     const struct CMUnitTest tests[] = {
         CASE(first_come_first_served),

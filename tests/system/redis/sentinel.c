@@ -243,7 +243,8 @@ static void test_what_goes_wrong(void **state) {
 
 #define CASE(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
 
-int main(void) {
+int main(int argc, char **argv) {
+    crowd_main(argc, argv);
     const struct CMUnitTest tests[] = {
         CASE(the_primary_dies),   CASE(waiters_move_over), CASE(the_old_primary_lives_on),
         CASE(a_planned_failover), CASE(what_goes_wrong),
