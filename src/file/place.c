@@ -112,6 +112,21 @@ static char *slurp(const char *path) {
     return text;
 }
 
+dev_t place_kernel_dev(const struct place *place) {
+    char path[64];
+    unsigned mount = 0, id, major, minor;
+    dev_t found = 0;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", place->fd);
+    char *info = slurp(path), *table = slurp("/proc/self/mountinfo");
+    const char *at = info ? strstr(info, "mnt_id:") : NULL;
+    if (table && at && sscanf(at, "mnt_id: %u", &mount) == 1)
+        for (const char *line = table; line && *line && !found; line = (line = strchr(line, '\n')) ? line + 1 : NULL)
+            if (sscanf(line, "%u %*u %u:%u", &id, &major, &minor) == 3 && id == mount) found = makedev(major, minor);
+    free(info);
+    free(table);
+    return found;
+}
+
 static int refuse_mount(const char *dir, const char *type, const char *mount, pawl_error *error) {
     return error_set(
         error, PAWL_EUNSAFE, dir,

@@ -54,6 +54,8 @@ int place_create(struct place *place, const char *file, const void *content, siz
 /* Fills *error from errno: which PAWL_E... it is follows from errno. */
 int place_errno(const struct place *place, const char *file, const char *attempted, pawl_error *error);
 
+/* The device as the kernel's own tables name it, which is not that of stat on btrfs; 0: not known. */
+dev_t place_kernel_dev(const struct place *place);
 /* The type of a mount that keeps no locks we could trust, or NULL. For the tests: the text of mountinfo is given. On
  * refusal *ret_mount is where it is mounted. */
 const char *place_bad_mount(const char *mountinfo, const char *dir, char *ret_mount, size_t size);

@@ -1,6 +1,5 @@
 /* records.c: see records.h. Pawl's own are the slots whose byte is locked (lockfile.h). The rest of what the kernel's
- * table of locks shows for a file came by flock(2): there only the pid is known, and on file systems whose table shows
- * another device number than stat (btrfs), or without /proc, nothing. */
+ * table of locks shows for a file came by flock(2): there only the pid is known, and without /proc nothing. */
 #include "records.h"
 #include "clock.h"
 #include "lockfile.h"
@@ -24,6 +23,7 @@ struct kernel_lock {
 struct kernel_locks {
     struct kernel_lock *all;
     size_t n;
+    dev_t dev; /* of the directory, as that table names it */
 };
 struct found {
     struct slot *all;
@@ -115,7 +115,7 @@ static void add_foreign(const struct kernel_locks *locks, const struct stat *st,
     struct found ours = {.all = found->all, .n = found->n}, others = {NULL, 0};
     for (size_t i = 0; i < locks->n; i++) {
         const struct kernel_lock *lock = locks->all + i;
-        if (lock->ino != st->st_ino || lock->dev != st->st_dev) continue;
+        if (lock->ino != st->st_ino || lock->dev != locks->dev) continue;
         if (has_pid(&ours, lock->waits, lock->pid) && spare[lock->waits] > 0) {
             spare[lock->waits]--;
             continue;
@@ -209,7 +209,7 @@ enum bk_says records_of(struct place *place, const char *name, bk_each *each, vo
         return BK_FAULT;
     }
     if (place_refresh(place, error)) return BK_FAULT;
-    struct kernel_locks locks = {NULL, 0};
+    struct kernel_locks locks = {.dev = place_kernel_dev(place)};
     enum bk_says says = BK_YES;
     read_kernel_locks(&locks);
     if (name) look(place, file, name, &locks, each, data);
