@@ -4,8 +4,14 @@
 -- the same run id change nothing: a primary drops its second id by itself when it had no replica for an hour. A replica
 -- never issues. N, C, RUN and CLIENT_MS are the caller's locals.
 local function issue()
-  local m, r = redis.call('GET', C), redis.call('INFO', 'replication')
+  local r = redis.call('INFO', 'replication')
   if not string.find(r, 'role:master', 1, true) then error('PAWLREPLICA') end
+  if string.find(r, 'master_replid2:0000000000000000000000000000000000000000', 1, true) then -- the usual case
+    local n = redis.call('INCR', N)
+    if n > 1099511627776 and n < 9007199254740992 then return string.format('%016d', n) end
+    if n == 1 then redis.call('DEL', N) end
+  end
+  local m = redis.call('GET', C)
   local id, offset = string.match(r, 'master_replid2:(%x+).-second_repl_offset:(%-?%d+)')
   local last, run, oldid, since, oldoffset = 0, nil, nil, nil, nil
   if m then

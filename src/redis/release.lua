@@ -12,9 +12,9 @@ local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
 local function ok(r) return not (type(r) == 'table' and r.err) end
 --@include issue.lua
 --@include tell.lua
-local function head()
-  local q = redis.pcall('ZRANGE', Q, 0, 0)
-  return ok(q) and q[1] or nil
+local function head() -- the first in the queue and the second
+  local q = redis.pcall('ZRANGE', Q, 0, 1)
+  if ok(q) then return q[1], q[2] end
 end
 local function deputy(ms)
   local h = head()
@@ -36,7 +36,7 @@ elseif v ~= VAL then
   if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then return redis.error_reply('PAWLREPLICA') end
   return 0
 end
-local h = head()
+local h, second = head()
 while h do
   local n = tell(h, 'g')
   if not n or not ok(redis.pcall('ZREM', Q, h)) then break end
@@ -45,10 +45,10 @@ while h do
     if not issued or not ok(redis.pcall('SET', L, t .. ':' .. string.sub(h, 1, 48) .. CLIENT_MS .. string.sub(h, 49), 'PX', CLAIM)) then
       break
     end
-    deputy(CLAIM)
+    if second and tell(second, 'n ' .. CLAIM) == 0 then deputy(CLAIM) end
     return 1
   end
-  h = head()
+  h, second = head()
 end
 redis.call('DEL', L)
 return 1

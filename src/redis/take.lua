@@ -22,26 +22,25 @@ if redis.call('EXISTS', L, Q) == 0 then
 end
 local call, OWNER, TTL, CLIENT_MS = redis.call, string.sub(ARGV[1], 1, 48), ARGV[2], string.sub(ARGV[1], 49, 61)
 local ME = OWNER .. string.sub(ARGV[1], 62) -- as it stands in the queue
-local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
---@include issue.lua
---@include tell.lua
-local function hold(n, member, ttl)
-  call('SET', L, n .. ':' .. string.sub(member, 1, 48) .. CLIENT_MS .. string.sub(member, 49), 'PX', ttl)
-end
-local function deputy(ms) -- tells the first in the queue when to look, and drops those who are gone
-  local h = call('ZRANGE', Q, 0, 0)[1]
-  while h and h ~= ME and tell(h, 'n ' .. ms) == 0 do
-    call('ZREM', Q, h)
-    h = call('ZRANGE', Q, 0, 0)[1]
-  end
-end
 local v = call('GET', L)
-if v then
-  if string.sub(v, 18, 65) == OWNER then
-    call('PEXPIRE', L, TTL)
-    return string.sub(v, 1, 16)
+if v and string.sub(v, 18, 65) == OWNER then
+  call('PEXPIRE', L, TTL)
+  return string.sub(v, 1, 16)
+end
+if not v then
+  local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
+  --@include issue.lua
+  --@include tell.lua
+  local function hold(n, member, ttl)
+    call('SET', L, n .. ':' .. string.sub(member, 1, 48) .. CLIENT_MS .. string.sub(member, 49), 'PX', ttl)
   end
-else
+  local function deputy(ms) -- tells the first in the queue when to look, and drops those who are gone
+    local h = call('ZRANGE', Q, 0, 0)[1]
+    while h and h ~= ME and tell(h, 'n ' .. ms) == 0 do
+      call('ZREM', Q, h)
+      h = call('ZRANGE', Q, 0, 0)[1]
+    end
+  end
   local h, n = call('ZRANGE', Q, 0, 0)[1], nil
   while h and h ~= ME do
     n = tell(h, 'g')
