@@ -18,7 +18,6 @@ static struct server redis[3], sentinel[3];
 static pawl_client *client;
 static pawl_error error = PAWL_ERROR_INIT;
 static char url[256];
-static const char *auth_lines = "";
 
 #define must(call)                                                                                                     \
     do {                                                                                                               \
@@ -58,7 +57,7 @@ static int setup(void **state) {
     snprintf(follow, sizeof follow, "127.0.0.1 %d", redis[0].port);
     const char *options[] = {"--replicaof", follow, NULL};
     for (int i = 1; i < 3; i++) server_start_redis(&redis[i], options);
-    for (int i = 0; i < 3; i++) server_start_sentinel(&sentinel[i], redis[0].port, auth_lines);
+    for (int i = 0; i < 3; i++) server_start_sentinel(&sentinel[i], redis[0].port, "");
     assert_true(server_until(settled, NULL, 20000));
     snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d/mymaster", sentinel[0].port,
              sentinel[1].port, sentinel[2].port);
@@ -231,8 +230,6 @@ static void test_what_goes_wrong(void **state) {
     server_kill(&sentinel[0], SIGSTOP); /* the first is silent: the others are asked in time */
     expect(url, PAWL_OK, "");
     server_kill(&sentinel[0], SIGCONT);
-    free(server_redis(sentinel[2].port, "CONFIG SET requirepass x"));
-    snprintf(text, sizeof text, "redis+sentinel://127.0.0.1:%d/mymaster", sentinel[2].port);
     server_kill(&redis[0], SIGSTOP);
     snprintf(text, sizeof text, "redis+sentinel://127.0.0.1:%d/mymaster", sentinel[1].port);
     char words[64];
@@ -241,13 +238,29 @@ static void test_what_goes_wrong(void **state) {
     server_kill(&redis[0], SIGCONT);
 }
 
+/* Credentials of a sentinel are its own; those of the URL are the servers'. */
+static void test_a_sentinel_with_a_password(void **state) {
+    (void)state;
+    struct server guarded = {0};
+    char text[256];
+    server_start_sentinel(&guarded, redis[0].port, "requirepass sesame");
+    snprintf(text, sizeof text, "redis+sentinel://127.0.0.1:%d/mymaster", guarded.port);
+    expect(text, PAWL_EDENIED, "wants a password");
+    snprintf(text, sizeof text, "redis+sentinel://127.0.0.1:%d/mymaster?sentinel-password=sesame", guarded.port);
+    expect(text, PAWL_OK, "");
+    snprintf(text, sizeof text, "redis+sentinel://127.0.0.1:%d/mymaster/2?sentinel-password=wrong", guarded.port);
+    expect(text, PAWL_EDENIED, "password is wrong");
+    assert_null(strstr(error.text, "sesame"));
+    server_stop(&guarded);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
 
 int main(int argc, char **argv) {
     crowd_main(argc, argv);
     const struct CMUnitTest tests[] = {
         CASE(the_primary_dies),   CASE(waiters_move_over), CASE(the_old_primary_lives_on),
-        CASE(a_planned_failover), CASE(what_goes_wrong),
+        CASE(a_planned_failover), CASE(what_goes_wrong),   CASE(a_sentinel_with_a_password),
     };
     return cmocka_run_group_tests_name("redis sentinel", tests, NULL, NULL);
 }
