@@ -10,7 +10,7 @@ masked() {
         text=${text//$token/$letter}
         letter=$(tr A-Y B-Z <<<"$letter")
     done
-    sed -E 's/^ *[0-9]+ ms  worker/     T ms  worker/; s/[0-9]+ (ms|s) ago/T ms ago/' <<<"$text"
+    sed -E 's/^ *[0-9]+ ms  worker/     T ms  worker/; s/[0-9]+ (ms|s) ago/T ms ago/; s/guard \(dir\)/guard (sqlite)/' <<<"$text"
 }
 
 @test "the story, in memory" {

@@ -8,6 +8,8 @@ setup() {
     mkdir -p "${PAWL_URL#file:}"
     cd "$BATS_TEST_TMPDIR"
     kinds=("dir:$BATS_TEST_TMPDIR/bank" "sqlite:$BATS_TEST_TMPDIR/bank.db")
+    pawl guard audit "${kinds[1]}" x 2>&1 | grep -q "no module" && unset 'kinds[1]' # a build without SQLite
+    return 0
 }
 
 # put URL TOKEN DATA [OPTION...]

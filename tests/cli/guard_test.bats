@@ -20,6 +20,7 @@ caught() {
 
 @test "dir and sqlite keep all promises" {
     for url in "dir:$BATS_TEST_TMPDIR/set" "sqlite:$BATS_TEST_TMPDIR/set.db"; do
+        pawl guard audit "$url" x 2>&1 | grep -q "no module" && continue # a build without SQLite
         run --separate-stderr -0 pawl guard test --rounds 10 "$url"
         in_output "all 15 promises are kept"
         [ -z "$stderr" ]
