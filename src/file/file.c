@@ -23,8 +23,10 @@ enum { LOOK_AGAIN_MS = 2000 }; /* a waiter looks whether its file was replaced *
 
 struct bk {
     char *dir; /* absolute; NULL: the default */
+    struct waits waits;
 };
 struct bk_session {
+    struct bk *bk;
     struct place *place;
     /* The file released last, open but unlocked: opening it again would be a third of a lock's cost. */
     struct lockfile spare; /* fd -1: none */
@@ -33,8 +35,11 @@ struct bk_session {
 
 /* A forked child has copies of our descriptors, and would keep a lock that is taken later through one of them. */
 static atomic_uint forks;
-static void count_fork(void) { atomic_fetch_add(&forks, 1); }
-static void watch_forks(void) { pthread_atfork(count_fork, NULL, NULL); }
+static void fork_begins(void) {
+    wait_fork_begins();
+    atomic_fetch_add(&forks, 1);
+}
+static void watch_forks(void) { pthread_atfork(fork_begins, wait_fork_ends, wait_fork_ends); }
 
 /* --- the place --- */
 
@@ -71,7 +76,7 @@ static enum bk_says open_url(const struct url *url, struct bk **ret, pawl_error 
 }
 
 static void close_bk(struct bk *bk, bool forked) {
-    (void)forked;
+    if (forked) wait_forget_all(&bk->waits);
     free(bk->dir);
     free(bk);
 }
@@ -91,6 +96,7 @@ static enum bk_says connect_place(struct bk *bk, struct bk_until until, struct b
         free(session);
         return BK_FAULT;
     }
+    session->bk = bk;
     session->spare.fd = -1;
     *ret = session;
     return BK_YES;
@@ -193,7 +199,7 @@ static enum bk_says queue_up(const struct bk_session *session, struct bk_claim *
         int number = lockfile_queue(file);
         if (number) return failed(session, file, number, error);
         record(file, claim, 0);
-        if (wait_start(file, claim->shared, &wait, error)) return BK_FAULT;
+        if (wait_start(&session->bk->waits, file, claim->shared, &wait, error)) return BK_FAULT;
         claim->of = wait;
     } else if (!wait) lockfile_close(file);
     if (wait) busy.wake_fd = wait_fd(wait);

@@ -19,7 +19,30 @@ struct wait {
     int fd;    /* eventfd */
     int error; /* written before the eventfd is */
     pthread_t thread;
+    struct waits *all;
+    struct wait *next;
 };
+
+static pthread_mutex_t lists = PTHREAD_MUTEX_INITIALIZER; /* of the links only */
+
+void wait_fork_begins(void) { pthread_mutex_lock(&lists); }
+void wait_fork_ends(void) { pthread_mutex_unlock(&lists); }
+
+static void enlist(struct wait *wait, struct waits *all) {
+    pthread_mutex_lock(&lists);
+    wait->all = all;
+    wait->next = all->first;
+    all->first = wait;
+    pthread_mutex_unlock(&lists);
+}
+
+static void delist(struct wait *wait) {
+    pthread_mutex_lock(&lists);
+    struct wait **at = &wait->all->first;
+    while (*at != wait) at = &(*at)->next;
+    *at = wait->next;
+    pthread_mutex_unlock(&lists);
+}
 
 static void *run(void *data) {
     struct wait *wait = data;
@@ -65,7 +88,7 @@ static void end(struct wait *wait) {
     free(wait);
 }
 
-int wait_start(const struct lockfile *file, bool shared, struct wait **ret, pawl_error *error) {
+int wait_start(struct waits *all, const struct lockfile *file, bool shared, struct wait **ret, pawl_error *error) {
     struct lockfile copy = *file;
     copy.seen = false;
     struct wait *wait = calloc(1, sizeof *wait);
@@ -74,6 +97,7 @@ int wait_start(const struct lockfile *file, bool shared, struct wait **ret, pawl
             .file = copy, .shared = shared, .fd = place_above_two(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
         errno = wait->fd < 0 ? errno : start_thread(wait);
         if (wait->fd >= 0 && errno == 0) {
+            enlist(wait, all);
             *ret = wait;
             return PAWL_OK;
         }
@@ -97,6 +121,7 @@ bool wait_collect(struct wait *wait, struct lockfile *ret, int *ret_errno) {
     pthread_detach(wait->thread); /* all that is left of it is its end, for which nobody need wait */
     *ret = wait->file;
     *ret_errno = wait->error;
+    delist(wait);
     end(wait);
     return true;
 }
@@ -106,5 +131,15 @@ void wait_cancel(struct wait *wait) {
     pthread_join(wait->thread, NULL);
     lockfile_unlock(&wait->file);
     lockfile_close(&wait->file);
+    delist(wait);
     end(wait);
+}
+
+void wait_forget_all(struct waits *all) {
+    while (all->first) {
+        struct wait *wait = all->first;
+        all->first = wait->next;
+        lockfile_close(&wait->file);
+        end(wait);
+    }
 }

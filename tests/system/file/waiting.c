@@ -288,6 +288,47 @@ static void giving_up_frees_despite_copies(void **state) {
     party_close(&other);
 }
 
+/* A process that waits forks a child, which closes what it inherited and stays; it gets the lock, and is killed. */
+static void a_child_forked_while_waiting_keeps_nothing(void **state) {
+    (void)state;
+    struct party holder, other;
+    int stay[2], said[2], status;
+    char byte;
+    assert_int_equal(pipe2(stay, O_CLOEXEC) | pipe2(said, O_CLOEXEC), 0);
+    party_open(&holder, dir, "x");
+    assert_int_equal(party_take(&holder, false), BK_YES);
+    pid_t parent = fork();
+    if (parent == 0) {
+        struct party waiter;
+        close(stay[1]);
+        party_open(&waiter, dir, "x");
+        if (party_take(&waiter, true) != BK_NO) _exit(1);
+        if (fork() == 0) {
+            file_backend.drop(waiter.session, true);
+            file_backend.close(waiter.bk, true);
+            if (write(said[1], "c", 1) != 1) _exit(1);
+            _exit(read(stay[0], &byte, 1) == 0 ? 0 : 1);
+        }
+        if (!party_wait(&waiter) || write(said[1], "p", 1) != 1) _exit(1);
+        pause();
+    }
+    assert_int_equal(read(said[0], &byte, 1), 1);
+    assert_int_equal(byte, 'c');
+    party_release(&holder);
+    assert_int_equal(read(said[0], &byte, 1), 1);
+    assert_int_equal(byte, 'p');
+    kill(parent, SIGKILL);
+    assert_int_equal(waitpid(parent, &status, 0), parent);
+    party_close(&holder); /* it has a copy of nothing, but must not be in the way */
+    party_open(&other, dir, "x");
+    assert_int_equal(party_take(&other, false), BK_YES);
+    party_close(&other);
+    close(stay[0]);
+    close(stay[1]);
+    close(said[0]);
+    close(said[1]);
+}
+
 static void giving_up_lets_the_next_pass(void **state) {
     (void)state;
     struct party party[4];
@@ -412,6 +453,7 @@ int main(void) {
         TEST(the_library_too),
         TEST(giving_up_never_keeps_the_lock),
         TEST(giving_up_frees_despite_copies),
+        TEST(a_child_forked_while_waiting_keeps_nothing),
         TEST(giving_up_lets_the_next_pass),
         TEST(dead_waiters_leave_the_queue),
         TEST(overlapping_readers_starve_no_writer),
