@@ -64,8 +64,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION pawl.advance(bigint) FROM PUBLIC;
 
--- Session scope: waits for at most slice_ms and returns the token, or NULL: still busy. The timeout is caught here, so that
--- the server's log stays silent. What was granted as time ran out is found in pg_locks. key: one bigint, or class and obj.
+-- Session scope: waits for at most slice_ms and returns the token, or NULL: still busy. The timeout, and a cancellation by a
+-- client that gave up, are caught here, so that the server's log stays silent. What was granted as time ran out is found in pg_locks. key: one bigint, or class and obj.
 CREATE OR REPLACE FUNCTION pawl.wait(key bigint, class integer, obj integer, shared boolean, slice_ms integer, tokens boolean,
                                      flush boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -76,7 +76,7 @@ BEGIN
     ELSE
       IF shared THEN PERFORM pg_advisory_lock_shared(key); ELSE PERFORM pg_advisory_lock(key); END IF;
     END IF;
-  EXCEPTION WHEN lock_not_available THEN
+  EXCEPTION WHEN lock_not_available OR query_canceled THEN
     IF NOT EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.granted
                      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
                      AND l.classid::bigint = coalesce((key >> 32) & 4294967295, class & 4294967295::bigint)

@@ -1,0 +1,351 @@
+/* postgresql.c: advisory locks on real servers: what is refused, what is lost and how soon, and that tokens rise over a
+ * restart and over the promotion of a standby that had missed the last of them. */
+#include "clock.h"
+#include "pawl.h"
+#include "server.h"
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct server primary, standby, pooler;
+
+static pawl_client *client(const char *url) {
+    pawl_client *c;
+    pawl_error error = PAWL_ERROR_INIT;
+    if (pawl_open(url, NULL, &c, &error)) fail_msg("%s", error.text);
+    return c;
+}
+
+static pawl_lock *take(pawl_client *c, const char *name, int64_t wait_ms) {
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_lock *lock;
+    o.wait_ms = wait_ms;
+    if (pawl_acquire(c, name, &o, &lock, &error)) fail_msg("%s: %s", name, error.text);
+    return lock;
+}
+
+static int64_t token(const char *url) {
+    pawl_client *c = client(url);
+    pawl_lock *lock = take(c, "n", 5000);
+    int64_t n = pawl_token(lock);
+    assert_int_equal(pawl_release(lock, 2000, NULL), PAWL_OK);
+    pawl_close(c);
+    return n;
+}
+
+static void install(const struct server *s) {
+    pawl_client *c = client(s->url);
+    pawl_error error = PAWL_ERROR_INIT;
+    for (int i = 0; i < 2; i++) /* it may be repeated */
+        if (pawl_init(c, 10000, &error)) fail_msg("%s", error.text);
+    pawl_close(c);
+}
+
+static int64_t number(const struct server *s, const char *sql) {
+    char *text = server_sql(s->port, "%s", sql);
+    int64_t n = text && *text != '-' ? strtoll(text, NULL, 10) : -1;
+    free(text);
+    return n;
+}
+
+static int setup(void **state) {
+    (void)state;
+    server_start_postgres(&primary, "");
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    server_stop(&pooler);
+    server_stop(&standby);
+    server_stop(&primary);
+    return 0;
+}
+
+static void test_not_installed_is_said(void **state) {
+    (void)state;
+    pawl_client *c = client(primary.url);
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_connect(c, 5000, &error), PAWL_EUNSAFE);
+    assert_non_null(strstr(error.text, "pawl init"));
+    pawl_close(c);
+    char url[256];
+    snprintf(url, sizeof url, "%s?token=off", primary.url); /* needs nothing */
+    c = client(url);
+    pawl_lock *lock = take(c, "n", 0);
+    assert_int_equal(pawl_token(lock), 0);
+    assert_int_equal(pawl_release(lock, 1000, NULL), PAWL_OK);
+    pawl_close(c);
+}
+
+static void test_wrong_password_and_no_server(void **state) {
+    (void)state;
+    char url[256];
+    pawl_error error = PAWL_ERROR_INIT;
+    snprintf(url, sizeof url, "postgresql://postgres:s3cret@127.0.0.1:%d/nowhere", primary.port);
+    pawl_client *c = client(url);
+    assert_int_equal(pawl_connect(c, 5000, &error), PAWL_EDENIED);
+    assert_non_null(strstr(error.text, "nowhere"));
+    assert_null(strstr(error.text, "s3cret"));
+    pawl_close(c);
+    c = client("postgresql://127.0.0.1:1/x");
+    assert_int_equal(pawl_connect(c, 5000, &error), PAWL_EUNREACHABLE);
+    pawl_close(c);
+}
+
+static bool lost_within(pawl_lock *lock, int ms) {
+    struct pollfd p = {.fd = pawl_lost_fd(lock), .events = POLLIN};
+    return poll(&p, 1, ms) == 1 && pawl_check(lock) == PAWL_ELOST;
+}
+
+static void test_loss_is_noticed_at_once(void **state) {
+    (void)state;
+    install(&primary);
+    pawl_client *c = client(primary.url);
+    pawl_lock *lock = take(c, "n", 0);
+    assert_int_equal(pawl_remaining_ms(lock), PAWL_FOREVER);
+    assert_int_equal(
+        number(&primary, "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'"), 1);
+    assert_true(lost_within(lock, 2000));
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_ELOST);
+    lock = take(c, "n", 5000); /* the client lives on */
+    server_kill(&primary, SIGKILL);
+    assert_true(lost_within(lock, 5000));
+    pawl_release(lock, 0, NULL);
+    pawl_close(c);
+}
+
+static bool nobody_waits(void *data) {
+    return number(data, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 0;
+}
+
+static void test_a_cancelled_wait_leaves_no_trace(void **state) {
+    (void)state;
+    install(&primary);
+    pawl_client *a = client(primary.url), *b = client(primary.url);
+    pawl_lock *held = take(a, "n", 0), *lock;
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    o.wait_ms = 300;
+    int64_t began = clock_now_ns();
+    assert_int_equal(pawl_acquire(b, "n", &o, &lock, &error), PAWL_ETIMEOUT);
+    assert_true(clock_now_ns() - began < 2000 * NS_PER_MS);
+    assert_true(server_until(nobody_waits, &primary, 3000));
+    assert_int_equal(pawl_release(held, 1000, NULL), PAWL_OK);
+    lock = take(b, "n", 0);
+    assert_int_equal(pawl_release(lock, 1000, NULL), PAWL_OK);
+    assert_int_equal(number(&primary, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 0);
+    pawl_close(a);
+    pawl_close(b);
+}
+
+static void test_waiting_writes_nothing_into_the_log(void **state) {
+    (void)state;
+    char command[128];
+    install(&primary);
+    pawl_client *a = client(primary.url), *b = client(primary.url);
+    pawl_lock *held = take(a, "n", 0), *lock;
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    snprintf(command, sizeof command, "grep -c . %s/log", primary.dir);
+    FILE *before = popen(command, "r");
+    int lines = -1, after_lines = -2;
+    assert_int_equal(fscanf(before, "%d", &lines), 1);
+    pclose(before);
+    o.wait_ms = 3500; /* slices of 1 and 2 s end in it */
+    assert_int_equal(pawl_acquire(b, "n", &o, &lock, NULL), PAWL_ETIMEOUT);
+    FILE *after = popen(command, "r");
+    assert_int_equal(fscanf(after, "%d", &after_lines), 1);
+    pclose(after);
+    assert_int_equal(after_lines, lines);
+    pawl_release(held, 1000, NULL);
+    pawl_close(a);
+    pawl_close(b);
+}
+
+static void test_a_killed_holder_frees(void **state) {
+    (void)state;
+    install(&primary);
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t holder = fork();
+    if (holder == 0) {
+        pawl_client *c = client(primary.url);
+        take(c, "n", 0);
+        if (write(ready[1], "x", 1) != 1) _exit(1);
+        pause();
+        _exit(0);
+    }
+    char byte;
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    pawl_client *c = client(primary.url);
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    pawl_lock *lock;
+    o.wait_ms = 0;
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_acquire(c, "n", &o, &lock, &error), PAWL_EBUSY);
+    kill(holder, SIGKILL);
+    waitpid(holder, NULL, 0);
+    lock = take(c, "n", 3000);
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+static void test_tokens_rise_over_a_restart(void **state) {
+    (void)state;
+    install(&primary);
+    int64_t before = token(primary.url);
+    assert_int_equal(token(primary.url), before + 1); /* nothing happened: it counts */
+    server_restart(&primary);
+    int64_t after = token(primary.url);
+    assert_true(after > before + 1000);
+}
+
+static bool installed(void *data) { return number(data, "SELECT count(*) FROM pawl.meta") == 1; }
+static bool promoted(void *data) { return number(data, "SELECT count(*) WHERE NOT pg_is_in_recovery()") == 1; }
+
+static void test_promotion(void **state) {
+    (void)state;
+    install(&primary);
+    server_start_standby(&standby, &primary, "");
+    assert_true(server_until(installed, &standby, 10000));
+    pawl_client *c = client(standby.url);
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_connect(c, 5000, &error), PAWL_EUNREACHABLE);
+    assert_non_null(strstr(error.text, "standby"));
+    pawl_close(c);
+    number(&standby, "SELECT pg_wal_replay_pause()"); /* it misses what comes now */
+    pawl_client *old_side = client(primary.url);
+    pawl_lock *held = take(old_side, "held", 0);
+    for (int i = 0; i < 100; i++) token(primary.url);
+    int64_t before = token(primary.url);
+    number(&standby, "SELECT pg_wal_replay_resume()");
+    free(server_sql(standby.port, "SELECT pg_promote()"));
+    assert_true(server_until(promoted, &standby, 15000));
+    int64_t after = token(standby.url), zombie = token(primary.url);
+    assert_true(after > before);
+    assert_true(zombie < after); /* the old primary goes on granting; a guard that saw the new side refuses it */
+    pawl_client *new_side = client(standby.url);
+    pawl_lock *twice =
+        take(new_side, "held", 0); /* the lock table of the new primary is empty: the promise table says so */
+    assert_true(pawl_token(twice) > pawl_token(held));
+    pawl_release(twice, 1000, NULL);
+    pawl_release(held, 1000, NULL);
+    pawl_close(new_side);
+    pawl_close(old_side);
+}
+
+static bool listens(const struct server *s) {
+    int fd = server_dial(s->port);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+static void start_pooler(const char *mode) {
+    char path[128];
+    server_make_dir(&pooler, "pgbouncer");
+    pooler.port = server_free_port();
+    pooler.ready = listens;
+    pooler.user = primary.user;
+    pooler.group = primary.group;
+    snprintf(path, sizeof path, "%s/ini", pooler.dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "[databases]\npostgres = host=127.0.0.1 port=%d user=postgres\n[pgbouncer]\nlisten_addr = "
+            "127.0.0.1\nlisten_port = %d\n"
+            "unix_socket_dir =\nauth_type = any\npool_mode = %s\n",
+            primary.port, pooler.port, mode);
+    fclose(file);
+    if (pooler.user && (chown(pooler.dir, pooler.user, pooler.group) || chown(path, pooler.user, pooler.group))) fail();
+    server_arg(&pooler, "/usr/sbin/pgbouncer");
+    server_arg(&pooler, "%s", path);
+    server_run(&pooler);
+    snprintf(pooler.url, sizeof pooler.url, "postgresql://postgres@127.0.0.1:%d/postgres", pooler.port);
+}
+
+static void test_a_pooler_is_refused(void **state) {
+    (void)state;
+    if (access("/usr/sbin/pgbouncer", X_OK)) skip();
+    install(&primary);
+    start_pooler("transaction");
+    pawl_client *c = client(pooler.url);
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_connect(c, 5000, &error), PAWL_EUNSAFE);
+    assert_non_null(strstr(error.text, "pooler"));
+    assert_non_null(strstr(error.text, "pooler=session"));
+    pawl_close(c);
+    server_stop(&pooler);
+    start_pooler("session");
+    char url[256];
+    snprintf(url, sizeof url, "%s?pooler=session", pooler.url);
+    c = client(url);
+    pawl_lock *lock = take(c, "n", 0);
+    assert_true(pawl_token(lock) > 0);
+    assert_int_equal(pawl_release(lock, 1000, NULL), PAWL_OK);
+    pawl_close(c);
+}
+
+/* The spellings that other programs use for the same lock. */
+static void test_keys_meet_other_programs(void **state) {
+    (void)state;
+    static const struct {
+        const char *mode, *name, *sql;
+    } rows[] = {
+        {"hashtextextended", "payment:order_123", "pg_try_advisory_lock(hashtextextended('payment:order_123', 0))"},
+        {"hashtext", "payment:order_123", "pg_try_advisory_lock(hashtext('payment:order_123'))"},
+        {"int8", "8472948291048", "pg_try_advisory_lock(8472948291048)"},
+        {"int4x2", "1001/45892", "pg_try_advisory_lock(1001, 45892)"},
+        {"fnv1a63", "job", "pg_try_advisory_lock(4999694984129765468)"},
+        {"java31", "hello", "pg_try_advisory_lock(99162322)"}, /* "hello".hashCode() */
+    };
+    install(&primary);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char url[256], sql[256];
+        snprintf(url, sizeof url, "%s?key=%s", primary.url, rows[i].mode);
+        pawl_client *c = client(url);
+        pawl_lock *lock = take(c, rows[i].name, 0);
+        snprintf(sql, sizeof sql, "SELECT %s", rows[i].sql);
+        char *text = server_sql(primary.port, "%s", sql);
+        if (!text || strcmp(text, "f") != 0) fail_msg("%s: %s", rows[i].mode, text ? text : "?");
+        free(text);
+        pawl_release(lock, 1000, NULL);
+        text = server_sql(primary.port, "%s", sql);
+        assert_string_equal(text, "t");
+        free(text);
+        pawl_close(c);
+    }
+}
+
+int main(void) {
+    if (access("/usr/lib/postgresql", X_OK)) {
+        printf("1..0 # SKIP no PostgreSQL server here\n");
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+#define EACH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+        EACH(test_not_installed_is_said),
+        EACH(test_wrong_password_and_no_server),
+        EACH(test_loss_is_noticed_at_once),
+        EACH(test_a_cancelled_wait_leaves_no_trace),
+        EACH(test_waiting_writes_nothing_into_the_log),
+        EACH(test_a_killed_holder_frees),
+        EACH(test_tokens_rise_over_a_restart),
+        EACH(test_promotion),
+        EACH(test_a_pooler_is_refused),
+        EACH(test_keys_meet_other_programs),
+    };
+    return cmocka_run_group_tests_name("postgresql", tests, NULL, NULL);
+}
