@@ -107,7 +107,7 @@ static bool has_pid(const struct found *found, bool waiting, int64_t pid) {
 }
 
 /* Adds what came without pawl: as many as the kernel counts beyond ours. Ours stand once in the table for each holder,
- * and of all our waiters only the one inside the turnstile does. */
+ * and of all our waiters only the one that is in flock does. */
 static void add_foreign(const struct kernel_locks *locks, const struct stat *st, struct found *found) {
     size_t spare[2] = {0, 0};
     for (size_t i = 0; i < found->n; i++) spare[waits(found->all + i)]++;

@@ -175,7 +175,7 @@ static bool history(uint64_t seed) {
     return good;
 }
 
-static int histories(void) { return getenv("PAWL_TEST_FULL") ? 50000 : 1000; }
+static int histories(void) { return getenv("PAWL_TEST_FULL") ? 20000 : 1000; }
 
 static void tokens_rise_over_power_cuts(void **state) {
     (void)state;
