@@ -162,6 +162,25 @@ static void test_all_connections_break(void **state) {
     must(pawl_release(lock, 2000, &error));
 }
 
+/* Lost while the network was away; the next hold of the same name is renewed like any other. */
+static void test_lost_and_taken_again(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    reopen(1000);
+    must(take(far, "n", 1000, &lock));
+    int64_t token = pawl_token(lock);
+    struct pollfd lost = {.fd = pawl_lost_fd(lock), .events = POLLIN};
+    proxy_cut(proxy, true);
+    assert_int_equal(poll(&lost, 1, 3000), 1);
+    proxy_cut(proxy, false);
+    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_ELOST);
+    must(take(far, "n", 3000, &lock));
+    assert_true(pawl_token(lock) > token);
+    until(clock_now_ns() + 3000 * NS_PER_MS);
+    must(pawl_check(lock));
+    must(pawl_release(lock, 1000, &error));
+}
+
 static void test_a_slow_network(void **state) {
     (void)state;
     pawl_lock *lock;
@@ -239,9 +258,9 @@ static void test_the_server_has_no_ear(void **state) {
 int main(void) {
     signal(SIGPIPE, SIG_DFL);
     const struct CMUnitTest tests[] = {
-        CASE(the_reply_is_lost), CASE(a_silent_server),         CASE(a_host_that_vanished),
-        CASE(a_hiccup),          CASE(all_connections_break),   CASE(a_slow_network),
-        CASE(a_late_duplicate),  CASE(the_servers_clock_steps), CASE(the_server_has_no_ear),
+        CASE(the_reply_is_lost),       CASE(a_silent_server),       CASE(a_host_that_vanished), CASE(a_hiccup),
+        CASE(all_connections_break),   CASE(lost_and_taken_again),  CASE(a_slow_network),       CASE(a_late_duplicate),
+        CASE(the_servers_clock_steps), CASE(the_server_has_no_ear),
     };
     return cmocka_run_group_tests_name("redis network", tests, NULL, NULL);
 }

@@ -350,6 +350,22 @@ static void test_without_the_right_to_publish(void **state) {
     assert_int_equal(crowd->member[1].code, PAWL_OK);
 }
 
+/* All start at once, nobody holds: nobody goes on losing to the others. */
+static void test_started_together(void **state) {
+    (void)state;
+    common.hold_ms = 10;
+    for (int i = 0; i < 16; i++) crowd_add(crowd, &common);
+    assert_true(crowd_granted(crowd, 16, 5000));
+    int64_t first = INT64_MAX, end = 0;
+    for (int i = 0; i < 16; i++) {
+        first = crowd->member[i].got_ns < first ? crowd->member[i].got_ns : first;
+        end = crowd->member[i].got_ns > end ? crowd->member[i].got_ns : end;
+    }
+    if (end - first > 2 * NS_PER_S)
+        fail_msg("the last one came %lld ms behind", (long long)((end - first) / NS_PER_MS));
+    assert_int_equal(crowd->overlaps, 0);
+}
+
 /* Threads of a few clients, and in the long form as many processes again. */
 static void test_a_crowd(void **state) {
     (void)state;
@@ -450,6 +466,7 @@ int main(int argc, char **argv) {
         CASE(a_foreign_holder_is_waited_out),
         CASE(without_the_right_to_subscribe),
         CASE(without_the_right_to_publish),
+        CASE(started_together),
         CASE(a_crowd),
         CASE(cancel_at_the_handover),
     };

@@ -143,6 +143,27 @@ static void test_old_snapshot(void **state) {
     leaps(&at_a);
 }
 
+static bool is_free(void *data) {
+    (void)data;
+    return probe_take(&at_a, false) == BK_YES;
+}
+
+/* A snapshot that was made while a lock was held does not hold it again for longer than its ttl. */
+static void test_snapshot_of_a_held_lock(void **state) {
+    (void)state;
+    at_a.claim.ttl_ms = 1500;
+    probe_name(&at_a, "n");
+    assert_int_equal(probe_take(&at_a, false), BK_YES);
+    last = at_a.grant.token;
+    command(&a, "SAVE");
+    server_restart(&a);
+    again(&at_a);
+    probe_name(&at_a, "n");
+    assert_int_equal(probe_take(&at_a, false), BK_NO);
+    assert_true(server_until(is_free, NULL, 1700));
+    assert_true(at_a.grant.token > last);
+}
+
 /* The same process, and a connection that lives through it: only replid2 and its offset tell. */
 static void test_demoted_and_promoted(void **state) {
     (void)state;
@@ -316,6 +337,7 @@ int main(void) {
         CASE(flushall_and_empty_restart),
         CASE(restart_with_its_data),
         CASE(old_snapshot),
+        CASE(snapshot_of_a_held_lock),
         CASE(demoted_and_promoted),
         CASE(first_replica),
         CASE(backlog_forgotten),
