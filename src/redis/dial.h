@@ -38,7 +38,8 @@ enum bk_says greet_server(const struct place *p, struct wire *w, struct bk_until
 
 /* Asks several sentinels and believes the one with the highest epoch, whose connection is kept in *ret. */
 enum bk_says sentinel_find(const struct place *p, struct bk_until until, struct watch *ret, pawl_error *error);
-/* YES: the primary is where it was, as far as a sentinel answers (asked twice a second at most). FAULT: it moved. */
+/* YES: the primary is where it was, as far as a sentinel answers (asked twice a second at most, and not for long).
+ * FAULT: it moved. */
 enum bk_says watch_ask(const struct place *p, struct watch *watch, struct bk_until until, pawl_error *error);
 void watch_end(struct watch *watch, bool quiet);
 #endif

@@ -98,7 +98,7 @@ static void arg_wall(struct args *a, struct question *q) {
 
 /* --- questions --- */
 
-/* With sentinels: whoever holds or waits hears of a new primary, although the old one still answers. */
+/* With sentinels: whoever takes, waits or holds hears of a new primary, although the old one still answers. */
 static enum bk_says still_primary(struct bk_session *s, struct bk_until until, pawl_error *error) {
     return s->watch ? watch_ask(&s->bk->place, s->watch, until, error) : BK_YES;
 }
@@ -131,7 +131,7 @@ static enum bk_says redis_take(struct bk_session *s, struct bk_claim *c, bool qu
     arg_text(&a, q.owner);
     arg(&a, q.ttl, (size_t)snprintf(q.ttl, sizeof q.ttl, "%lld", (long long)c->ttl_ms));
     if (queue) arg(&a, "1", 1);
-    enum bk_says says = queue ? still_primary(s, until, error) : BK_YES;
+    enum bk_says says = still_primary(s, until, error);
     if (says == BK_YES) says = call_script(s, &script_take, &a, 3, until, &reply, error);
     if (says != BK_YES) return says;
     if (reply->type == REDIS_REPLY_STRING) {

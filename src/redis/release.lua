@@ -25,15 +25,17 @@ if type(v) == 'table' then -- a key of another type is not ours
   if not string.find(v.err, 'WRONGTYPE', 1, true) then return v end
   v = ''
 end
+local function is_primary() return string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) end
 if ABOUT then
   local place = redis.pcall('ZRANK', Q, VAL .. ABOUT)
   redis.pcall('ZREM', Q, VAL .. ABOUT)
   if string.sub(v, 18) ~= VAL then
+    if not is_primary() then return redis.error_reply('PAWLREPLICA') end
     if place == 0 then deputy(v ~= '' and redis.call('PTTL', L) or 0) end
     return 0
   end
 elseif v ~= VAL then
-  if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then return redis.error_reply('PAWLREPLICA') end
+  if not is_primary() then return redis.error_reply('PAWLREPLICA') end
   return 0
 end
 local h, second = head()

@@ -13,6 +13,7 @@
 
 #define ANSWERS 2                     /* so many sentinels are heard before one is believed, if so many answer */
 #define ASK_NS (500 * NS_PER_MS)      /* not asked again sooner */
+#define AFRESH_NS (4 * NS_PER_S)      /* and so much later if it did not answer */
 #define PATIENCE_NS (200 * NS_PER_MS) /* a sentinel that does not answer must not cost the lock */
 
 static void add_address(const struct place *p, struct wire *w) {
@@ -132,7 +133,10 @@ enum bk_says watch_ask(const struct place *p, struct watch *w, struct bk_until u
     if (now - w->asked_ns < ASK_NS) return BK_YES;
     w->asked_ns = now;
     if (until.at_ns > now + PATIENCE_NS) until.at_ns = now + PATIENCE_NS;
-    if (ask_again(p, w, until, &reply) != BK_YES || !same(reply, reply)) return BK_YES;
+    if (ask_again(p, w, until, &reply) != BK_YES || !same(reply, reply)) {
+        w->asked_ns = now + AFRESH_NS;
+        return BK_YES;
+    }
     const char *host = reply->element[0]->str, *port = reply->element[1]->str;
     if (strcmp(host, w->address) == 0 && atoi(port) == w->port) return BK_YES;
     error_set(error, PAWL_EUNREACHABLE, w->wire.node,

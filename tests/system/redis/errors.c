@@ -96,6 +96,7 @@ static void test_replica_says_no_to_nobody(void **state) {
     assert_int_equal(probe_take(&at_replica, true), BK_FAULT);
     assert_int_equal(probe_renew(&at_replica), BK_FAULT);
     assert_int_equal(probe_release(&at_replica), BK_FAULT);
+    assert_int_equal(probe_forget(&at_replica), BK_FAULT);
     assert_int_equal(probe_backend->prove(at_replica.session, &at_replica.grant, probe_soon(3000), &at_replica.error),
                      BK_FAULT);
     probe_close(&at_replica);
