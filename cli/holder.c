@@ -21,10 +21,11 @@
 #include <unistd.h>
 
 enum {
-    RELEASE_MS = 2000, /* for the last question to the service */
-    LOST_MS = 200,     /* the same when there is little to hope for */
-    PASS_ON_MS = 200,  /* for helpers of a command that a signal ended */
-    CLEAR_MS = 300,    /* for front to erase the waiting line */
+    RELEASE_MS = 2000,     /* for the last question to the service */
+    LOST_MS = 200,         /* the same when there is little to hope for */
+    PASS_ON_MS = 200,      /* for helpers of a command that a signal ended */
+    CLEAR_MS = 300,        /* for front to erase the waiting line */
+    KILL_EACH_NS = 100000, /* what a large tree needs on top of the kill time, for each process */
     MOST_FDS = 16
 };
 
@@ -189,7 +190,8 @@ static void stop_tree(struct holder *h, const char *reason, bool at_once) {
     h->kill_ns = at_once ? now : least(latest, clock_after_ms(now, h->run->grace_ms));
     if (at_once) return;
     h->shared->result.told_wall_ms = clock_wall_us() / 1000;
-    tree_signal(getpid(), SIGTERM, 0, 1);
+    size_t n = tree_signal(getpid(), SIGTERM, 0, 1);
+    if (latest != INT64_MAX) h->kill_ns = least(h->kill_ns, latest - (int64_t)n * KILL_EACH_NS);
 }
 
 static void kill_tree(struct holder *h) {

@@ -1,5 +1,5 @@
 /* tree.c: see tree.h. The way of killing: KILL the direct children, reap, take what came up, again. A long chain of
- * forks makes that slow, so after some rounds the whole tree is walked as well. Stopping everything first was tried and
+ * forks makes that slow, so every few rounds the whole tree is walked as well. Stopping everything first was tried and
  * is worse: it does not outrun processes that fork and exit. */
 #include "tree.h"
 #include <dirent.h>
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROUNDS_BEFORE_WALK = 8 };
+enum { WALK_EACH = 8 };
 
 static ssize_t read_file(const char *path, char *buffer, size_t size) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -173,7 +173,7 @@ void tree_kill(pid_t leader, struct tree_death *ret) {
     *ret = (struct tree_death){.leader_status = -1};
     for (int round = 0;; round++) {
         kill_children(ret);
-        if (round >= ROUNDS_BEFORE_WALK) tree_signal(getpid(), SIGKILL, 0, 0);
+        if (round % WALK_EACH == WALK_EACH - 1) tree_signal(getpid(), SIGKILL, 0, 0);
         if (reap(leader, ret)) return;
         if (only_spared_left(ret)) return;
         sigtimedwait(&chld, NULL, &(struct timespec){.tv_nsec = round < 100 ? 1000000 : 10000000});
