@@ -67,11 +67,14 @@ static enum bk_says greeted(struct bk *bk, enum bk_says says, struct bk_until un
 /* Whichever sentinels name, if it says itself that it is the primary. */
 static enum bk_says dial_master(struct bk *bk, struct bk_until until, struct wire *ret, char ret_run_id[41],
                                 struct watch *watch, pawl_error *error) {
-    struct url_host master = {.host = watch->address, .port = 0};
+    char address[256];
+    struct url_host master = {.host = address};
     pawl_error own = PAWL_ERROR_INIT;
     enum bk_says says = sentinel_find(&bk->place, until, watch, error);
     if (says != BK_YES) return says;
+    strcpy(address, watch->address);
     master.port = watch->port;
+    place_map(&bk->place, address, &master.port);
     says = greeted(bk, dial_host(&bk->place, &master, until, ret, &own), until, ret, ret_run_id, &own);
     if (says == BK_YES) return BK_YES;
     error_set(error, own.code, own.node, "sentinel %s says that '%s' is at %s:%d: %.330s", watch->wire.node,

@@ -69,9 +69,47 @@ static bool copies(const struct url *url, struct place *place, bool sentinel) {
               copy(url, "server-name", &place->tls_options.server_name);
     if (ok && sentinel)
         ok = copy_text(url->path, &place->master) && copy(url, "sentinel-user", &place->sentinel_user) &&
-             copy(url, "sentinel-password", &place->sentinel_password);
+             copy(url, "sentinel-password", &place->sentinel_password) && copy(url, "map", &place->map);
     const char *prefix = url_param(url, "prefix");
     return ok && copy_text(prefix ? prefix : "pawl:", &place->prefix);
+}
+
+/* One entry of a map, of which *at is moved behind it. false: it is not of the form. */
+static bool map_entry(const char **at, char from[300], char to[256], int *to_port) {
+    char text[600], *arrow, *colon, *end;
+    size_t n = strcspn(*at, ",");
+    if (n >= sizeof text) return false;
+    memcpy(text, *at, n);
+    text[n] = 0;
+    *at += n + ((*at)[n] == ',');
+    arrow = strchr(text, '>');
+    colon = arrow ? strrchr(arrow, ':') : NULL;
+    if (!colon || arrow == text || colon == arrow + 1 || arrow - text >= 300 || colon - arrow > 255) return false;
+    *arrow = *colon = 0;
+    *to_port = (int)strtol(colon + 1, &end, 10);
+    strcpy(from, text);
+    strcpy(to, arrow + 1);
+    return strchr(from, ':') && isdigit((unsigned char)colon[1]) && !*end && *to_port > 0 && *to_port < 65536;
+}
+
+void place_map(const struct place *place, char *host, int *port) {
+    char wanted[300], from[300], to[256];
+    int to_port;
+    snprintf(wanted, sizeof wanted, "%.255s:%d", host, *port);
+    for (const char *at = place->map; at && *at;) {
+        if (!map_entry(&at, from, to, &to_port) || strcmp(from, wanted) != 0) continue;
+        strcpy(host, to);
+        *port = to_port;
+        return;
+    }
+}
+
+static bool map_is_valid(const char *map) {
+    char from[300], to[256];
+    int port;
+    bool valid = map && *map;
+    while (valid && *map) valid = map_entry(&map, from, to, &port);
+    return valid;
 }
 
 static enum bk_says check(const struct url *url, const struct place *place, pawl_error *error) {
@@ -84,6 +122,7 @@ static enum bk_says check(const struct url *url, const struct place *place, pawl
         return invalid(url, "a user without a password (write user:password@, or :password@)", error);
     if (place->sentinel_user && !place->sentinel_password)
         return invalid(url, "sentinel-user needs sentinel-password", error);
+    if (place->map && !map_is_valid(place->map)) return invalid(url, "map is HOST:PORT>HOST:PORT,...", error);
     if (place->prefix_length > PREFIX_MAX) return invalid(url, "prefix is longer than 128 bytes", error);
     return url_params_known(url, error) == PAWL_OK ? BK_YES : BK_FAULT;
 }
@@ -131,6 +170,7 @@ void place_free(struct place *place) {
     wipe(place->password);
     free(place->sentinel_user);
     wipe(place->sentinel_password);
+    free(place->map);
     free(place->prefix);
     memset(place, 0, sizeof *place);
 }

@@ -20,6 +20,7 @@ struct place {
     struct tls_options tls_options;
     char *user, *password, *sentinel_user, *sentinel_password;
     int db;
+    char *map; /* NULL: none */
     char *prefix;
     size_t prefix_length;
 };
@@ -27,6 +28,9 @@ struct place {
 /* FAULT: the culprit is named. place_free is needed after FAULT too. */
 enum bk_says place_parse(const struct url *url, struct place *place, pawl_error *error);
 void place_free(struct place *place);
+
+/* Replaces an address that a sentinel named, if the map has it; host has room for 256 bytes. */
+void place_map(const struct place *place, char *host, int *port);
 
 struct keys {
     char lock[KEY_SIZE], queue[KEY_SIZE];

@@ -75,6 +75,9 @@ static void test_bad_urls(void **state) {
     refused("redis+sentinel://h", "name the master");
     refused("redis+sentinel://h/m?tls=maybe", "tls is yes or no");
     refused("redis+sentinel://h/m?sentinel-user=u", "sentinel-password");
+    refused("redis+sentinel://h/m?map=a:1", "HOST:PORT>HOST:PORT");
+    refused("redis+sentinel://h/m?map=a:1>b:2,c>d:3", "HOST:PORT>HOST:PORT");
+    refused("redis://h?map=a:1>b:2", "'map'");
     refused("redis+unix://host/x", "a socket is a path");
     refused("redis+unix:", "a socket is a path");
     char prefix[200] = "";

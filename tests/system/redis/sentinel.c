@@ -2,6 +2,7 @@
  * primary alive, and the texts when something is wrong with the sentinels. */
 #include "clock.h"
 #include "crowd.h"
+#include "proxy.h"
 #include "server.h"
 #include <poll.h>
 #include <setjmp.h>
@@ -254,6 +255,18 @@ static void test_a_sentinel_with_a_password(void **state) {
     server_stop(&guarded);
 }
 
+/* Where a sentinel names an address that only its own network knows. */
+static void test_an_address_map(void **state) {
+    (void)state;
+    struct proxy *proxy = proxy_start(redis[0].port);
+    char text[512];
+    snprintf(text, sizeof text, "redis+sentinel://127.0.0.1:%d/mymaster?map=10.9.9.9:1>h:2,127.0.0.1:%d>localhost:%d",
+             sentinel[0].port, redis[0].port, proxy_port(proxy));
+    expect(text, PAWL_OK, "");
+    assert_int_equal(proxy_connections(proxy), 1);
+    proxy_stop(proxy);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
 
 int main(int argc, char **argv) {
@@ -261,6 +274,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         CASE(the_primary_dies),   CASE(waiters_move_over), CASE(the_old_primary_lives_on),
         CASE(a_planned_failover), CASE(what_goes_wrong),   CASE(a_sentinel_with_a_password),
+        CASE(an_address_map),
     };
     return cmocka_run_group_tests_name("redis sentinel", tests, NULL, NULL);
 }
