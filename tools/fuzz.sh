@@ -20,7 +20,7 @@ for target in build-fuzz/tests/fuzz/fuzz_*; do
         printf 'ok %s: %s inputs\n' "$name" "$(sed -n 's/stat::number_of_executed_units: *//p' "build-fuzz/$name.log")"
     else
         bad=$((bad + 1))
-        tail -n 60 "build-fuzz/$name.log"
+        grep -v '^#[0-9]' "build-fuzz/$name.log" | tail -n 40
         printf 'not ok %s\n' "$name"
     fi
 done

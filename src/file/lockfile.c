@@ -2,6 +2,7 @@
 #include "lockfile.h"
 #include "clock.h"
 #include "digits.h"
+#include "token.h"
 #include "url.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -276,6 +277,7 @@ static bool parse_slot(char text[SLOT_SIZE + 1], struct slot *ret) {
                &at) != 4 ||
         text[at] != ' ' || strlen(text + at + 1) >= ABOUT_SIZE || !strchr("xswr", slot.kind))
         return false;
+    if (slot.token > TOKEN_MAX || slot.since_ms < 0 || slot.order < 0 || slot.order >= QUEUE) return false;
     for (const char *p = text + at + 1; *p; p++)
         if (*p < '!' || *p > '~') return false;
     strcpy(slot.about, text + at + 1);

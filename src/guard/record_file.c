@@ -96,7 +96,7 @@ static bool parse_reset(struct record_head *head, char *line) {
     int64_t at_us;
     pawl_guard_reset_entry entry = {.by = by, .why = line};
     if (!by || !number(at, &at_us) || !number(from, &entry.from) || !number(to, &entry.to) || !unescape(by) ||
-        !unescape(line))
+        !unescape(line) || strlen(by) > GUARD_BY_MAX || strlen(line) > GUARD_BY_MAX) /* RESET_MOST relies on it */
         return false;
     entry.at_ms = at_us / 1000;
     head->resets[head->n_resets++] = entry;
