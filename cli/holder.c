@@ -87,11 +87,23 @@ static void arm(struct holder *h, int64_t at_ns) {
     h->armed_ns = at_ns;
 }
 
+/* Who has it and for how long is asked for only if somebody will read it. */
+static void name_holder(struct holder *h, int code) {
+    char who[240], waited[32];
+    struct run_result *result = &h->shared->result;
+    bool read = h->run->stderr_terminal || messages.verbose || h->run->receipt_fd >= 0;
+    if (!read || !watch_holder(h->client, h->run, who, sizeof who)) return;
+    format_duration(result->waited_ms, waited, sizeof waited);
+    if (code == PAWL_EBUSY) snprintf(result->text, sizeof result->text, "busy, %s", who);
+    else snprintf(result->text, sizeof result->text, "waited %s, %s", waited, who);
+}
+
 static void not_taken(struct holder *h, int code, const pawl_error *error) {
     struct run_result *result = &h->shared->result;
     result->outcome = OUTCOME_NOT_TAKEN;
     result->code = code;
     snprintf(result->text, sizeof result->text, "%s", *error->text ? error->text : pawl_strerror(code));
+    if (code == PAWL_EBUSY || code == PAWL_ETIMEOUT) name_holder(h, code);
     if (code != PAWL_ECANCELLED) return;
     result->outcome = OUTCOME_CANCELLED;
     int sig = read_front(h);

@@ -139,4 +139,6 @@ void receipt_write(const struct run *run, const struct run_result *result, int e
 struct watcher;
 struct watcher *watch_start(pawl_client *client, struct run *run);
 void watch_stop(struct watcher *watcher); /* NULL allowed */
+/* "held by backup.sh (pid 4711, root@db1) for 4 min 12 s"; false: not known. */
+bool watch_holder(pawl_client *client, struct run *run, char *ret, size_t size);
 #endif

@@ -73,6 +73,13 @@ static void look(struct watcher *watcher) {
     publish(watcher->run->shared, text);
 }
 
+bool watch_holder(pawl_client *client, struct run *run, char *ret, size_t size) {
+    struct watcher watcher = {.client = client, .run = run, .own_pid = getpid()};
+    if (pawl_inspect(client, run->options.name, ASK_MS, see, &watcher, NULL) || !*watcher.holder) return false;
+    snprintf(ret, size, "%s", watcher.holder);
+    return true;
+}
+
 static void *watch_main(void *data) {
     struct watcher *watcher = data;
     struct pollfd stop = {.fd = watcher->stop_fd, .events = POLLIN};

@@ -127,7 +127,9 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     run -9 pawl run -n -E 9 n touch ran
     run -9 pawl run -w 0.1 --conflict-exit-code 9 n touch ran
     run --separate-stderr -123 pawl run -v -n n touch ran
-    in_stderr "held by sh (pid"
+    [[ $stderr =~ "pawl: n: busy, held by sh (pid "[0-9]+", ".*") for "[0-9]+" "m?s ]]
+    run --separate-stderr -124 pawl run -v -w 0.1 n touch ran
+    [[ $stderr =~ "pawl: n: waited "[0-9]+" "m?"s, held by sh (pid " ]]
     run -123 pawl run -w 0 n touch ran
     [ ! -e ran ]
     let_go
