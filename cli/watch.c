@@ -30,7 +30,7 @@ static const char *ordinal(int64_t n) {
 
 static int see(const pawl_entry *entry, void *data) {
     struct watcher *watcher = data;
-    char since[40] = "";
+    char since[40] = "", at[104] = "";
     if (!entry->held && entry->pid == watcher->own_pid && entry->place) watcher->place = entry->place;
     if (!entry->held || watcher->holders++) return 0;
     if (entry->since_ms) {
@@ -39,10 +39,10 @@ static int see(const pawl_entry *entry, void *data) {
         format_duration(ms > 0 ? ms / 1000 * 1000 : 0, duration, sizeof duration);
         snprintf(since, sizeof since, " for %s", duration);
     }
+    if (entry->user) snprintf(at, sizeof at, ", %.32s@%.64s", entry->user, entry->host ? entry->host : "?");
     if (entry->command || entry->pid)
-        snprintf(watcher->holder, sizeof watcher->holder, "held by %.48s (pid %lld, %.32s@%.64s)%s",
-                 entry->command ? entry->command : "a program", (long long)entry->pid, entry->user ? entry->user : "?",
-                 entry->host ? entry->host : "?", since);
+        snprintf(watcher->holder, sizeof watcher->holder, "held by %.48s (pid %lld%s)%s",
+                 entry->command ? entry->command : "a program", (long long)entry->pid, at, since);
     else if (entry->left_ms > 0)
         snprintf(watcher->holder, sizeof watcher->holder, "held by another program (%lld s left)",
                  (long long)entry->left_ms / 1000);
