@@ -28,8 +28,8 @@ static const char usage[] =
     "      --label TEXT          shown to others by pawl who\n"
     "  -v, -q, --log text|json   more, fewer, or machine-readable messages\n"
     "\n"
-    "Exit: that of CMD, 128+n if signal n ended it; 119 refused, 120 unreachable, 121 refused by --seal, 122 lost, 123 busy,\n"
-    "124 waited too long, 125 pawl failed, 126 CMD cannot be executed, 127 not found.\n";
+    "Exit: that of CMD, 128+n if signal n ended it; 119 refused, 120 unreachable, 121 refused by --seal, 122 lost,\n"
+    "123 busy, 124 waited too long, 125 pawl failed, 126 CMD cannot be executed, 127 not found.\n";
 
 /* What options leave behind before they are settled. */
 struct raw {
