@@ -192,11 +192,12 @@ void lock_held_locked(pawl_lock *l) {
     heap_remove(&c->work, &l->timer);
     if (l->lease->own) lease_plan_locked(l->lease);
     event_lost_fd_locked(l);
-    if (l->lease->state == LEASE_ENDED) lock_lose_locked(l, PAWL_ELOST, "its lease ended while it was granted");
-    if (l->max_until_ns < INT64_MAX) {
-        keeper_work_locked(l, l->max_until_ns);
-        event_deadline_locked(c, l->max_until_ns);
+    if (l->lease->state == LEASE_ENDED) {
+        lock_lose_locked(l, PAWL_ELOST, "its lease ended while it was granted");
+        return;
     }
+    if (l->max_until_ns < INT64_MAX) keeper_work_locked(l, l->max_until_ns);
+    event_deadline_locked(c, lock_safe_until(l));
 }
 
 int64_t lock_safe_until(const pawl_lock *l) {
@@ -379,7 +380,9 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
     code = lease_begin(l, s->bk, until, &says, &own);
     if (code == PAWL_EBUSY) {
         session_return(c, s, false);
-        l->ask_at_ns = clock_after_ms(now, question_ms);
+        if (now >= l->give_up_ns)
+            return error_set(error, PAWL_EUNREACHABLE, NULL, "waited in vain for an answer about the lease");
+        l->ask_at_ns = earlier(clock_after_ms(now, question_ms), l->give_up_ns);
         return STEP_WAIT;
     }
     l->last_sent_ns = client_now(c);
