@@ -2,6 +2,7 @@
 #include "clock.h"
 #include "contract.h"
 #include "fault.h"
+#include "leased.h"
 #include "mem/mem.h"
 #include "server.h"
 #include "virtual_clock.h"
@@ -48,6 +49,12 @@ static void fault_stop(void) {
     fault_free(fault);
     mem_stop();
 }
+/* The same mem with leases on which many grants hang. */
+static const struct backend *leased_table(const struct backend *inner) {
+    (void)inner;
+    return leased_backend();
+}
+
 static const struct backend *fault_table(const struct backend *inner) { return fault_backend(fault, inner); }
 
 /* --- redis --- */
@@ -141,6 +148,7 @@ const struct fixture fixtures[] = {
     {"file", "file", file_start, file_stop, file_url, real_pass, NULL, NULL},
     {"mem", "mem", mem_start, mem_stop, mem_url, mem_pass, NULL, NULL},
     {"fault", "mem", fault_start, fault_stop, mem_url, mem_pass, fault_table, NULL},
+    {"leased", "mem", mem_start, mem_stop, mem_url, mem_pass, leased_table, NULL},
     {"postgresql", "postgresql", postgres_start, postgres_stop, postgres_url, real_pass, NULL, postgres_settle},
     {"etcd", "etcd", etcd_start, etcd_stop, etcd_url, real_pass, NULL, NULL},
     {"redis", "redis", redis_start, redis_stop, redis_url, real_pass, NULL, NULL},

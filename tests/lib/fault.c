@@ -299,9 +299,29 @@ static enum bk_says fault_renew(struct bk_session *session, struct bk_life *cons
                                 enum bk_says ret[], int64_t ret_left_ms[], pawl_error *error) {
     struct question q = ask(session, FAULT_RENEW, until);
     enum bk_says says = BK_UNKNOWN;
-    for (int i = 0; i < n; i++) keep_late(&q, FAULT_RENEW, lives[i]->grant->claim, lives[i]->grant, false);
+    for (int i = 0; i < n && lives[i]->grant; i++)
+        keep_late(&q, FAULT_RENEW, lives[i]->grant->claim, lives[i]->grant, false);
     for (int i = 0; q.effect && i < (q.kind == FAULT_TWICE ? 2 : 1); i++)
         says = q.inner->renew(session->inner, lives, n, until, ret, ret_left_ms, error);
+    return answer(&q, says, error);
+}
+
+static enum bk_says fault_begin_life(struct bk_session *session, struct bk_life *life, struct bk_until until,
+                                     int64_t *ret_left_ms, pawl_error *error) {
+    struct question q = ask(session, FAULT_LIFE, until);
+    enum bk_says says = BK_UNKNOWN;
+    int64_t left_ms = 0;
+    for (int i = 0; q.effect && i < (q.kind == FAULT_TWICE ? 2 : 1); i++)
+        says = q.inner->begin_life(session->inner, life, until, &left_ms, error);
+    says = answer(&q, says, error);
+    if (says == BK_YES) *ret_left_ms = left_ms;
+    return says;
+}
+
+static enum bk_says fault_end_life(struct bk_session *session, struct bk_life *life, struct bk_until until,
+                                   pawl_error *error) {
+    struct question q = ask(session, FAULT_LIFE, until);
+    enum bk_says says = q.effect ? q.inner->end_life(session->inner, life, until, error) : BK_UNKNOWN;
     return answer(&q, says, error);
 }
 
@@ -368,7 +388,9 @@ const struct backend *fault_backend(struct fault *fault, const struct backend *i
         .renew = inner->renew ? fault_renew : NULL,
         .prove = fault_prove,
         .end = inner->end,
-        .end_life = inner->end_life,
+        .begin_life = inner->begin_life ? fault_begin_life : NULL,
+        .end_life = inner->end_life ? fault_end_life : NULL,
+        .free_life = inner->free_life,
         .records = fault_records,
         .tokens = fault_tokens,
         .hub_open = inner->hub_open ? fault_hub_open : NULL,

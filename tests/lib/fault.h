@@ -15,6 +15,7 @@ enum fault_op {
     FAULT_RELEASE,
     FAULT_RENEW,
     FAULT_PROVE,
+    FAULT_LIFE,
     FAULT_HUB,
     FAULT_OPS
 };

@@ -2,6 +2,7 @@
 #include "client.h"
 #include "clock.h"
 #include "fault.h"
+#include "leased.h"
 #include "mem/mem.h"
 #include "pawl.h"
 #include "scheduler.h"
@@ -54,8 +55,8 @@ static struct {
     struct attempt *told[CLIENTS * USERS];
     int n_told;
     int64_t highest[NAMES], highest_exclusive[NAMES], start_ns, not_held_since_ns[NAMES];
-    bool quiet, late;
-    struct bk *bk; /* past all faults */
+    bool quiet, late, leased; /* leased: all locks of a client hang on one life, as etcd has it */
+    struct bk *bk;            /* past all faults */
     struct bk_session *session;
 } world;
 
@@ -362,12 +363,13 @@ static bool pass(enum fault_leg leg, int64_t until_ns, void *data) {
 }
 
 static void make_faults(struct client *c) {
-    static const enum fault_op ops[] = {FAULT_TAKE, FAULT_FORGET, FAULT_RELEASE, FAULT_RENEW, FAULT_CONNECT};
+    static const enum fault_op ops[] = {FAULT_TAKE,  FAULT_FORGET, FAULT_RELEASE,
+                                        FAULT_RENEW, FAULT_LIFE,   FAULT_CONNECT};
     c->fault = fault_new(sched_random());
     if (!c->fault) abort();
     fault_pass(c->fault, pass, c);
     unsigned bad = world.quiet ? 0 : (unsigned)sched_between(5, 60);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         fault_odds(c->fault, ops[i], FAULT_REQUEST_LOST, bad);
         fault_odds(c->fault, ops[i], FAULT_REPLY_LOST, bad);
         fault_odds(c->fault, ops[i], FAULT_REFUSED, bad / 2);
@@ -398,7 +400,7 @@ static void make_client(struct client *c, int number) {
     *c = (struct client){.number = number, .users = USERS};
     c->host.clock = (struct virtual_clock){sched_between(0, 1000) * NS_PER_S, sched_between(-4000, 4000)};
     make_faults(c);
-    const struct backend *backend = fault_backend(c->fault, &mem_backend);
+    const struct backend *backend = fault_backend(c->fault, world.leased ? leased_backend() : &mem_backend);
     options.ttl_ms = sched_chance(500) ? sched_between(300, 1000) : sched_between(1000, 5000);
     if (url_parse("mem:sim", &url, &error) || backend->open(url, &bk, &error) != BK_YES ||
         client_new(backend, bk, url, &options, &c->pawl, &error))
@@ -475,7 +477,8 @@ void world_run(uint64_t seed, struct outcome *ret) {
     sched_start(seed);
     world.start_ns = virtual_true_ns();
     world.quiet = ret->quiet = sched_chance(250);
-    world.late = !world.quiet && sched_chance(500);
+    world.leased = sched_chance(300);
+    world.late = !world.quiet && !world.leased && sched_chance(500);
     for (int i = 0; i < NAMES; i++) world.not_held_since_ns[i] = world.start_ns;
     open_service();
     for (int i = 0; i < CLIENTS; i++) make_client(&world.clients[i], i);
