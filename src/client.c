@@ -3,8 +3,9 @@
 #include "clock.h"
 #include "export.h"
 #include "lock.h"
-#include "process.h"
 #include "module.h"
+#include "pawl_guard.h"
+#include "process.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,5 +275,9 @@ PAWL_EXPORT const char *pawl_strerror(int code) {
         "done",   "busy",          "waited too long",  "cancelled",          "lock lost",      "service unreachable",
         "denied", "unsafe set-up", "invalid argument", "not supported here", "internal error",
     };
+    static const char *const refusals[] = {
+        "stale token", "wrong lock", "damaged token", "no such record", "no token",
+    };
+    if (code >= PAWL_GSTALE && code <= PAWL_GNOTOKEN) return refusals[code - PAWL_GSTALE];
     return code >= 0 && code <= PAWL_EINTERNAL ? texts[code] : "unknown code";
 }

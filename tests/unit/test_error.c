@@ -1,5 +1,6 @@
 /* Error texts: bounded, errno kept, and copied between builds whose structs differ in size. */
 #include "error.h"
+#include "pawl_guard.h"
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -82,6 +83,9 @@ static void test_every_code_has_a_text(void **data) {
         for (int other = PAWL_OK; other < code; other++)
             assert_string_not_equal(pawl_strerror(code), pawl_strerror(other));
     }
+    assert_string_equal(pawl_strerror(PAWL_GSTALE), "stale token");
+    assert_string_equal(pawl_strerror(PAWL_GNOTOKEN), "no token");
+    assert_string_equal(pawl_strerror(PAWL_GNOTOKEN + 1), "unknown code");
     assert_string_equal(pawl_strerror(-1), "unknown code");
     assert_string_equal(pawl_strerror(PAWL_EINTERNAL + 1), "unknown code");
 }

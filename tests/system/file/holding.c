@@ -268,7 +268,7 @@ static int take_as(uid_t uid, bool queue, int *ret_status) {
         enum bk_says says = party_take(&party, queue);
         if (says != BK_YES) fprintf(stderr, "# %s\n", party.error.text);
         if (says == BK_YES) party_release(&party);
-        _exit(says);
+        _exit((int)says);
     }
     assert_int_equal(waitpid(pid, ret_status, 0), pid);
     return *ret_status;
