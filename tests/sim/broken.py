@@ -38,6 +38,8 @@ CORES = {
                 "if (!l->granted && !l->dirty) return true;", "if (!l->granted) return true;"),
     "loss_untold": ("event.c", "loss is told", "rule 7: a loss makes no event",
                     "l->loss_waits = true;\n    enqueue_locked(l);", ""),
+    "joined": ("lock.c", "loss is told", "rule 7: a lock that joins a lease does not bring its deadline",
+               "    event_deadline_locked(c, lock_safe_until(l));\n", ""),
     "late_yes": ("lease.c", "lost for good", "rule 7: a renewal that comes behind the deadline makes a lost lock held again",
                  "} else if (wanted && life_due(&lease->life, client_now(c)) == LIFE_LOSE) {", "} else if (0) {"),
     "no_local_queue": ("names.c", "local order", "rule 8: all threads of a client go to the service",
