@@ -96,7 +96,7 @@ static void run_costs_flock_and_little_more(void **state) {
     snprintf(file, sizeof file, "%s/flock", directory);
     char *with_pawl[] = {getenv("PAWL_BIN"), "run", "-u", url, "n", "--", "true", NULL};
     char *with_flock[] = {"flock", file, "true", NULL};
-    int64_t more[3];
+    int64_t more[3], least[3];
     for (int try = 0; try < 3; try++) {
         int64_t pawl[RUNS], flock[RUNS];
         for (int i = 0; i < RUNS; i++) {
@@ -106,6 +106,7 @@ static void run_costs_flock_and_little_more(void **state) {
         qsort(pawl, RUNS, sizeof *pawl, compare);
         qsort(flock, RUNS, sizeof *flock, compare);
         more[try] = pawl[RUNS / 2] - flock[RUNS / 2];
+        least[try] = pawl[0] - flock[0];
         print_message("# pawl run %.2f ms (least %.2f), flock %.2f ms (least %.2f)\n", (double)pawl[RUNS / 2] / 1e6,
                       (double)pawl[0] / 1e6, (double)flock[RUNS / 2] / 1e6, (double)flock[0] / 1e6);
     }
@@ -113,15 +114,15 @@ static void run_costs_flock_and_little_more(void **state) {
     snprintf(remove, sizeof remove, "rm -rf %s", directory);
     assert_int_equal(system(remove), 0);
     qsort(more, 3, sizeof *more, compare);
+    qsort(least, 3, sizeof *least, compare);
     if (more[1] <= 3 * NS_PER_MS / 2) return;
     json_t *row = bench("--scenario cycle -u file: --seconds 0.1");
     double ours = number(row, "ours_percent");
     json_decref(row);
-    if (ours < QUIET_PERCENT) {
-        print_message("# %.2f ms more with %.0f %% of the cores ours: no verdict\n", (double)more[1] / 1e6, ours);
-        skip();
-    }
-    fail_msg("pawl run costs %.2f ms more than flock, promised 1.5", (double)more[1] / 1e6);
+    if (ours >= QUIET_PERCENT) fail_msg("pawl run costs %.2f ms more than flock, promised 1.5", (double)more[1] / 1e6);
+    print_message("# %.0f %% of the cores ours: judged by the least times\n", ours);
+    if (least[1] > 3 * NS_PER_MS / 2)
+        fail_msg("pawl run costs %.2f ms more than flock at the least, promised 1.5", (double)least[1] / 1e6);
 }
 
 int main(void) {
