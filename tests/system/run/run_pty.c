@@ -322,7 +322,7 @@ static void test_waiting(void **state) {
     (void)state;
     snprintf(options, sizeof options, "-u %s", url);
     shell(options);
-    pty_line(&t, "$P sh -c 'echo HELD; until [ -e free ]; do sleep 0.05; done' &");
+    pty_line(&t, "$P sh -c 'echo HELD; until [ -e free ] || [ ! -d locks ]; do sleep 0.05; done' &");
     pty_expect(&t, "HELD");
     pty_line(&t, "$P echo never");
     pty_expect(&t, "pawl: n: waiting ");
