@@ -110,6 +110,7 @@ static void lose_locked(struct lease *lease, const char *why) {
         lock_lose_locked(lease->own, PAWL_ELOST, why);
         return;
     }
+    lease->users++; /* so that it is freed here if nobody uses it */
     forget_shared_locked(c, lease);
     for (pawl_lock *l = c->locks, *next; l; l = next) {
         next = l->next;
@@ -117,6 +118,7 @@ static void lose_locked(struct lease *lease, const char *why) {
         if (l->state == LOCK_PENDING) lock_wake_locked(l);
         else lock_lose_locked(l, PAWL_ELOST, why);
     }
+    unuse_locked(lease);
 }
 
 /* --- renewing --- */
