@@ -65,7 +65,7 @@ bool party_prove(struct suite *, struct party *);
 int party_records(struct suite *, struct party *, const char *name, struct bk_record *ret_last);
 /* Gives the party's hub what came; waits for it until at_ns. */
 void party_hear(struct suite *, struct party *, int64_t at_ns);
-void party_hear_all(struct suite *); /* until nothing more comes */
+void party_hear_all(struct suite *);             /* until nothing more comes */
 void party_gone(struct suite *, struct party *); /* ends all that it has, without a word to the service */
 
 struct bk_until soon(void); /* 10 s from now */
