@@ -6,6 +6,7 @@
 #include "clock.h"
 #include "handle.h"
 #include "options.h"
+#include "run.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -319,7 +320,8 @@ static int detach(struct hold *h) {
     pid_t child = pipe2(ends, O_CLOEXEC) ? -1 : fork();
     if (child < 0) return complain(EXIT_FAILED, h->name, "cannot start a process: %s", strerror(errno));
     if (child == 0) {
-        close(ends[0]);
+        int keep[] = {ends[1]};
+        keep_only(keep, 1); /* a lock or a pipe of the script that started us would last as long as we do */
         h->starter_fd = ends[1];
         h->input_fd = -1;
         return hold_behind_handle(h);

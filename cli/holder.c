@@ -118,6 +118,7 @@ static bool take(struct holder *h) {
     common_options(&h->run->options.common, &options);
     if (h->run->seal) options.for_correctness = 0; /* the guard stands in for what the service cannot promise */
     options.observe = holder_observe;
+    options.pid = h->run->front; /* whoever is told to kill it must reach the one that passes signals on */
     options.observe_data = h;
     how.wait_ms = h->run->options.wait_ms;
     how.shared = h->run->options.shared;

@@ -112,6 +112,15 @@ static int refuse_nested(const struct run_options *options) {
                     (long long)token);
 }
 
+/* The reason was printed; the receipt has the outcome. */
+static void receipt_refused(const struct run *run, int exit_code) {
+    struct run_result result = {.outcome = OUTCOME_NOT_TAKEN,
+                                .code = exit_code == EXIT_REFUSED ? PAWL_EUNSAFE : PAWL_EINVALID,
+                                .status = -1,
+                                .text = "refused before the lock was asked for"};
+    receipt_write(run, &result, exit_code);
+}
+
 int cmd_run(int argc, char **argv) {
     struct run run = {.options = {.common = COMMON_INIT, .wait_ms = PAWL_FOREVER, .grace_ms = -1, .conflict_code = -1},
                       .receipt_fd = -1};
@@ -121,10 +130,12 @@ int cmd_run(int argc, char **argv) {
     run.stderr_terminal = isatty(2);
     if (messages.verbose) tell_url(&run);
     code = refuse_nested(&run.options);
-    if (!code) code = settle_times(&run);
-    if (!code && run.options.seal) code = seal_open(run.options.seal, run.options.name, &run.seal);
     if (!code) code = receipt_open(&run);
-    if (!code) code = front_run(&run);
+    if (code) return code;
+    code = settle_times(&run);
+    if (!code && run.options.seal) code = seal_open(run.options.seal, run.options.name, &run.seal);
+    if (code) receipt_refused(&run, code);
+    else code = front_run(&run);
     seal_close(run.seal);
     return code;
 }

@@ -68,8 +68,9 @@ typedef struct {
     unsigned flags;      /* 0 */
     pawl_observer *observe;
     void *observe_data;
+    int64_t pid;         /* shown to others by who, as the one to send signals to; 0: this process */
 } pawl_options;
-#define PAWL_OPTIONS_INIT { sizeof(pawl_options), 0, 15000, 0, NULL, 0, NULL, NULL }
+#define PAWL_OPTIONS_INIT { sizeof(pawl_options), 0, 15000, 0, NULL, 0, NULL, NULL, 0 }
 
 typedef struct {
     size_t size;

@@ -19,12 +19,12 @@ static void add(char *text, const char *key, const char *value, size_t most) {
     text[used] = 0;
 }
 
-void about_self(const char *label, char ret[ABOUT_SIZE]) {
+void about_self(const char *label, int64_t shown_pid, char ret[ABOUT_SIZE]) {
     char host[65] = "", pid[16], buffer[1024];
     struct passwd entry, *found = NULL;
     *ret = 0;
     gethostname(host, sizeof host - 1);
-    snprintf(pid, sizeof pid, "%d", (int)getpid());
+    snprintf(pid, sizeof pid, "%d", (int)(shown_pid ? shown_pid : getpid()));
     add(ret, "host", host, 64);
     add(ret, "pid", pid, 16);
     if (getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)

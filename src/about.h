@@ -6,8 +6,8 @@
 
 #define ABOUT_SIZE 256
 
-/* Of this process; label may be NULL. Names too long are cut. */
-void about_self(const char *label, char ret[ABOUT_SIZE]);
+/* Of this process; label may be NULL; pid 0: its own. Names too long are cut. */
+void about_self(const char *label, int64_t pid, char ret[ABOUT_SIZE]);
 
 struct about {
     struct url_param *params;

@@ -55,7 +55,7 @@ int client_new(const struct backend *be, struct bk *bk, struct url *url, const p
     c->keeper_sleeps_until_ns = c->earliest_ns = INT64_MAX;
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->session_free, NULL);
-    about_self(c->label, c->about);
+    about_self(c->label, c->options.pid, c->about);
     if (be->introduce) be->introduce(bk, c->options.ttl_ms, c->about);
     *ret = c;
     return PAWL_OK;
@@ -110,7 +110,7 @@ int client_enter(pawl_client *c, pawl_error *error) {
                              "this process was forked after the client was used: open a client of its own (and "
                              "pawl_forget this one)");
         c->pid = process_id(); /* opened, then forked: nothing is shared yet */
-        about_self(c->label, c->about);
+        about_self(c->label, c->options.pid, c->about);
     }
     if (__atomic_load_n(&c->started, __ATOMIC_ACQUIRE)) return PAWL_OK;
     int code = PAWL_OK;

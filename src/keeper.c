@@ -149,7 +149,7 @@ int64_t keeper_run(pawl_client *c) {
     do {
         lease_renew_due_locked(c);
         if (c->be->caps.hub) hub_locked(c);
-    } while (work_locked(c));
+    } while (!c->stop && work_locked(c)); /* pawl_close does the rest, within its time */
     int64_t next = LIFE_ENDLESS;
     const struct heap_node *lease = heap_first(&c->leases), *work = heap_first(&c->work);
     if (lease) next = lease->at_ns;

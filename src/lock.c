@@ -72,7 +72,7 @@ int lock_new(pawl_client *c, const char *name, const pawl_acquire_options *given
         l = NULL;
     }
     if (!l) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
-    if (l->about) about_self(o.label, l->about);
+    if (l->about) about_self(o.label, c->options.pid, l->about);
     memcpy(l->name, name, length + 1);
     l->client = c;
     l->refs = 1;

@@ -14,10 +14,16 @@ static const struct row {
     const char *scheme, *module;
     const struct backend *builtin;
 } rows[] = {
-    {"file", NULL, &file_backend},    {"mem", NULL, &mem_backend},   {"redis", "redis", NULL},
-    {"rediss", "redis", NULL},        {"redis+unix", "redis", NULL}, {"redis+sentinel", "redis", NULL},
-    {"redlock", "redlock", NULL},     {"redlocks", "redlock", NULL}, {"postgresql", "postgresql", NULL},
-    {"postgres", "postgresql", NULL}, {"etcd", "etcd", NULL},        {"etcds", "etcd", NULL},
+    {"file", NULL, &file_backend},
+    {"mem", NULL, &mem_backend},
+    {"redis", "redis", NULL},
+    {"rediss", "redis", NULL},
+    {"redis+unix", "redis", NULL},
+    {"redis+sentinel", "redis", NULL},
+    {"postgresql", "postgresql", NULL},
+    {"postgres", "postgresql", NULL},
+    {"etcd", "etcd", NULL},
+    {"etcds", "etcd", NULL},
 };
 
 /* Beside libpawl.so: in the build tree as installed (there in pawl/). */

@@ -70,7 +70,7 @@ PAWL_EXPORT int pawl_guard_open(const char *text, const pawl_guard_options *give
     if (options.by) snprintf(guard->by, sizeof guard->by, "%s", options.by);
     else {
         char about[ABOUT_SIZE];
-        about_self(NULL, about);
+        about_self(NULL, 0, about);
         about_describe(about, guard->by, sizeof guard->by);
     }
     if ((code = kind->open(url, &guard->store, error)) == PAWL_OK && (code = url_params_known(url, error)))

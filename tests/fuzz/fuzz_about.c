@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     about_describe(text, said, sizeof said);
     MUST(*said);
     for (const char *p = said; *p; p++) MUST((unsigned char)*p >= 32 && *p != 127);
-    about_self(text, mine);
+    about_self(text, 0, mine);
     MUST(strlen(mine) < sizeof mine);
     about_parse(mine, &about, &entry);
     MUST(entry.pid == getpid());

@@ -15,7 +15,7 @@ static void test_self(void **data) {
     char text[ABOUT_SIZE], host[65] = "";
     struct about about;
     pawl_entry entry = {.size = sizeof entry};
-    about_self("nightly run, 100 %", text);
+    about_self("nightly run, 100 %", 0, text);
     about_parse(text, &about, &entry);
     gethostname(host, 64);
     assert_string_equal(entry.host, host);
@@ -25,7 +25,7 @@ static void test_self(void **data) {
     assert_null(strchr(text, ' '));
     about_free(&about);
     entry.label = NULL;
-    about_self(NULL, text);
+    about_self(NULL, 0, text);
     about_parse(text, &about, &entry);
     assert_null(entry.label);
     about_free(&about);
@@ -42,7 +42,7 @@ static void test_long_labels_are_cut_at_a_character(void **data) {
         char text[ABOUT_SIZE];
         struct about about;
         pawl_entry entry = {.size = sizeof entry};
-        about_self(label, text);
+        about_self(label, 0, text);
         assert_true(strlen(text) < ABOUT_SIZE);
         about_parse(text, &about, &entry);
         assert_int_equal(entry.pid, getpid());
