@@ -1,4 +1,5 @@
-/* terminal.h: an interactive bash on a pseudo terminal, driven like a person: type, and wait for text. Nothing here sleeps.
+/* terminal.h: an interactive bash on a pseudo terminal, driven like a person: type, and wait for text. Nothing here
+ * sleeps.
  */
 #ifndef TESTS_TERMINAL_H
 #define TESTS_TERMINAL_H
