@@ -62,6 +62,8 @@ static int settle_command(struct run_options *options, int n, char **words) {
         return 0;
     }
     int skip = n > 1 && strcmp(words[1], "--") == 0;
+    if (n - 1 - skip < 1 && strstr(options->name, "://")) /* it may hold a password: not repeated */
+        return complain(EXIT_FAILED, NULL, "a URL stands in the place of the name: pawl run -u URL NAME COMMAND");
     if (n - 1 - skip < 1)
         return complain(EXIT_FAILED, options->name, "a command is missing (pawl run %s COMMAND)", options->name);
     options->command = words + 1 + skip;

@@ -76,6 +76,18 @@ static int check_options(pawl_client *c, pawl_error *error) {
     return client_check_ttl(c, o->ttl_ms, error);
 }
 
+/* A keyword string of libpq, "host=db1 dbname=app", is a URL without its scheme. */
+static int parse_url(const char *text, struct url **ret, pawl_error *error) {
+    char *whole = NULL;
+    size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
+    if (word == 0 || text[word] != '=') return url_parse(text, ret, error);
+    if (asprintf(&whole, "postgresql:%s", text) < 0) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+    int code = url_parse(whole, ret, error);
+    explicit_bzero(whole, strlen(whole));
+    free(whole);
+    return code;
+}
+
 PAWL_EXPORT int pawl_open(const char *text, const pawl_options *given, pawl_client **ret_client, pawl_error *error) {
     pawl_options options = PAWL_OPTIONS_INIT;
     if (given) memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
@@ -83,7 +95,7 @@ PAWL_EXPORT int pawl_open(const char *text, const pawl_options *given, pawl_clie
     struct url *url;
     struct bk *bk;
     pawl_error own = PAWL_ERROR_INIT;
-    int code = text ? url_parse(text, &url, error) : error_set(error, PAWL_EINVALID, NULL, "no url");
+    int code = text ? parse_url(text, &url, error) : error_set(error, PAWL_EINVALID, NULL, "no url");
     if (code) return code;
     code = module_backend(url->scheme, &be, error);
     if (code == PAWL_OK && be->open(url, &bk, &own) != BK_YES) {

@@ -164,16 +164,38 @@ static const char *end_of_userinfo(const char *start, const char *question, cons
     return memrchr(question, '@', (size_t)(end - question));
 }
 
+/* In a libpq keyword string, "password=secret" or "password='a b'", the value becomes ***. In place: room for 3 more
+ * each. */
+static void mask_keywords(char *text) {
+    for (char *at = text; (at = strstr(at, "password="));) {
+        char *value = at + strlen("password="), quote = *value == '\'' ? '\'' : 0, *end = value + (quote != 0);
+        while (*end && (quote ? *end != quote : !strchr(" &", *end))) end++;
+        end += quote && *end;
+        memmove(value + 3, end, strlen(end) + 1);
+        memcpy(value, "***", 3);
+        at = value + 3;
+    }
+}
+
 /* The text with *** for the password between ':' and the last '@' of the authority, and for secret parameters. */
 static char *shown(const char *text) {
     const char *end = text + strlen(text), *colon = find(text, end, ':'), *question = find(text, end, '?');
-    char *copy = malloc(3 * (size_t)(end - text) + 16), *to = copy;
+    char *copy = malloc(4 * (size_t)(end - text) + 16), *to = copy;
     if (!copy) return NULL;
     const char *from = text;
     if (colon < question && strncmp(colon, "://", 3) == 0) {
         const char *start = colon + 3, *at_sign = end_of_userinfo(start, question, end);
         const char *secret = at_sign ? find(start, at_sign, ':') : NULL;
         if (secret && secret < at_sign) {
+            to += sprintf(to, "%.*s:***", (int)(secret - text), text);
+            from = at_sign;
+            question = find(from, end, '?');
+        }
+    } else if (colon <
+               question) { /* not of the form, or mistyped: what stands before an @ may be a password all the same */
+        const char *at_sign = memrchr(colon, '@', (size_t)(end - colon));
+        const char *secret = at_sign ? memrchr(colon, ':', (size_t)(at_sign - colon)) : NULL;
+        if (secret) {
             to += sprintf(to, "%.*s:***", (int)(secret - text), text);
             from = at_sign;
             question = find(from, end, '?');
@@ -192,6 +214,7 @@ static char *shown(const char *text) {
         from = stop;
     }
     *to = 0;
+    mask_keywords(copy);
     return copy;
 }
 

@@ -126,7 +126,7 @@ static enum bk_says refused(struct bk_session *s, pawl_error *error) {
     char text[360];
     snprintf(text, sizeof text, "%s", PQerrorMessage(s->conn));
     for (char *c = text; *c; c++)
-        if (*c == '\n') *c = c[1] ? ' ' : 0;
+        if (*c == '\n' || *c == '\t') *c = c[1] ? ' ' : 0;
     bool denied = strstr(text, "authentication failed") || strstr(text, "no pg_hba.conf entry") ||
                   strstr(text, "password") || strstr(text, "does not exist") || strstr(text, "certificate");
     error_set(error, denied ? PAWL_EDENIED : PAWL_EUNREACHABLE, s->node, "cannot connect to PostgreSQL: %s", text);

@@ -208,6 +208,22 @@ static void test_escape_and_parse_agree(void **data) {
     url_free_params(params, n);
 }
 
+/* Whatever was mistyped, a password is not repeated. */
+static void test_mistyped_secrets_are_not_shown(void **data) {
+    (void)data;
+    static const char *const texts[] = {
+        "redis:/:s3cr3t@host",        "redis:user:s3cr3t@host/1",          "host=h password=s3cr3t port=1",
+        "password='s3cr3t x' host=h", "postgresql:host=h password=s3cr3t", "redis//:s3cr3t@host?password=s3cr3t",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct url *url = NULL;
+        pawl_error error = PAWL_ERROR_INIT;
+        if (url_parse(texts[i], &url, &error) != PAWL_OK) assert_null(strstr(error.text, "s3cr3t"));
+        else if (strstr(url->shown, "s3cr3t")) fail_msg("%s is shown as %s", texts[i], url->shown);
+        url_free(url);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_file_forms),
@@ -218,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_shown_keeps_the_rest),
         cmocka_unit_test(test_escape),
         cmocka_unit_test(test_escape_and_parse_agree),
+        cmocka_unit_test(test_mistyped_secrets_are_not_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
