@@ -183,23 +183,19 @@ static char *shown(const char *text) {
     char *copy = malloc(4 * (size_t)(end - text) + 16), *to = copy;
     if (!copy) return NULL;
     const char *from = text;
+    const char *at_sign = NULL, *secret = NULL;
     if (colon < question && strncmp(colon, "://", 3) == 0) {
-        const char *start = colon + 3, *at_sign = end_of_userinfo(start, question, end);
-        const char *secret = at_sign ? find(start, at_sign, ':') : NULL;
-        if (secret && secret < at_sign) {
-            to += sprintf(to, "%.*s:***", (int)(secret - text), text);
-            from = at_sign;
-            question = find(from, end, '?');
-        }
-    } else if (colon <
-               question) { /* not of the form, or mistyped: what stands before an @ may be a password all the same */
-        const char *at_sign = memrchr(colon, '@', (size_t)(end - colon));
-        const char *secret = at_sign ? memrchr(colon, ':', (size_t)(at_sign - colon)) : NULL;
-        if (secret) {
-            to += sprintf(to, "%.*s:***", (int)(secret - text), text);
-            from = at_sign;
-            question = find(from, end, '?');
-        }
+        at_sign = end_of_userinfo(colon + 3, question, end);
+        secret = at_sign ? find(colon + 3, at_sign, ':') : NULL;
+    } else if (colon < question && strncmp(text, "file:", 5) != 0) {
+        /* not of the form, perhaps mistyped: what stands before an @ may be a password all the same */
+        at_sign = memrchr(colon, '@', (size_t)(end - colon));
+        secret = at_sign ? memrchr(colon, ':', (size_t)(at_sign - colon)) : NULL;
+    }
+    if (secret && secret < at_sign) {
+        to += sprintf(to, "%.*s:***", (int)(secret - text), text);
+        from = at_sign;
+        question = find(from, end, '?');
     }
     while (from < end) {
         const char *stop = find(from, end, from < question ? '?' : '&');
