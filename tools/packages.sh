@@ -54,19 +54,19 @@ need_packages() { # PACKAGE...: installs what is missing; asks first on a termin
     apt_install $missing
 }
 
-# BUILD_DIR MESON_OPTION...: sets up (again if damaged or if the options changed) and builds; silent unless it fails.
+# BUILD_DIR MESON_OPTION...: sets up (anew if damaged or if the options changed) and builds; silent unless it fails.
 build() (
     dir=$1 log=$1.log
     shift
     exec 9>"$dir.lock" && flock 9 # two at once build one after the other
-    if [ ! -e "$dir/build.ninja" ]; then
+    # Meson keeps the old defaults of options in a directory that is set up: begin anew when they changed.
+    want="$* $(cksum <meson_options.txt)"
+    if [ ! -e "$dir/build.ninja" ] || [ "$(cat "$dir/options" 2>/dev/null)" != "$want" ]; then
         rm -rf "$dir"
         say "pawl: building in $(basename "$dir")"
         meson setup "$dir" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
-    elif [ "$(cat "$dir/options" 2>/dev/null)" != "$*" ]; then
-        meson configure "$dir" "$@" </dev/null >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+        printf '%s' "$want" >"$dir/options"
     fi
-    printf '%s' "$*" >"$dir/options"
     ninja --quiet -C "$dir" </dev/null >"$log" 2>&1 || {
         sed -n '/ERROR:/p; /^FAILED/,$p' "$log" | head -n 200 >&2
         exit 1
