@@ -120,11 +120,6 @@ bool lockfile_current(const struct place *place, const struct lockfile *file) {
     return place_inode(AT_FDCWD, path, &dev, &ino) && dev == file->dev && ino == file->ino;
 }
 
-bool lockfile_linked(const struct lockfile *file) {
-    struct statx st;
-    return statx(file->fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink > 0;
-}
-
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error) {
     if (file->headed && lockfile_headed(file->fd)) return PAWL_OK; /* the same file, so trusted as before */
     return inspect(place, file, error);

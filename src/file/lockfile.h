@@ -60,8 +60,6 @@ void lockfile_leave(struct lockfile *file); /* leaves the queue */
 
 /* Still the file that its path leads to? */
 bool lockfile_current(const struct place *place, const struct lockfile *file);
-/* Not removed, nor replaced by renaming another over it: a cheaper question. */
-bool lockfile_linked(const struct lockfile *file);
 /* After locking: the file may have been written, or given away, since it was opened. */
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error);
 

@@ -53,6 +53,16 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     run -1 pawl who -q -u file:locks n
 }
 
+@test "a lock and a pipe of the script that started it end with the script" {
+    handle=$(
+        exec 9>"$BATS_TEST_TMPDIR/fl" 8> >(cat >/dev/null)
+        flock 9
+        pawl hold -d n
+    )
+    run -0 flock -n "$BATS_TEST_TMPDIR/fl" true
+    run -0 pawl release "$handle"
+}
+
 @test "busy: 123 from the starter, and no process stays" {
     handle=$(pawl hold -d n)
     run --separate-stderr -123 pawl hold -d -n n
