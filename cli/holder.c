@@ -450,6 +450,12 @@ static _Noreturn void finish(struct holder *h) {
     _exit(0);
 }
 
+/* It was never told to go; whoever waits for us must not find it left behind. */
+static void drop_command(const struct holder *h) {
+    kill(h->child.pid, SIGKILL);
+    waitpid(h->child.pid, NULL, 0);
+}
+
 static void set_up(struct holder *h) {
     sigset_t chld;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -479,12 +485,14 @@ _Noreturn void holder_main(struct run *run, int sock) {
     h.shared->result.status = -1;
     h.shared->result.least_left_ms = INT64_MAX;
     set_up(&h);
-    if (!take(&h) || !seal(&h)) finish(&h);
+    if (!take(&h) || !seal(&h)) drop_command(&h), finish(&h);
     if (run->options.max_hold_ms) h.max_hold_ns = clock_after_ms(h.granted_ns, run->options.max_hold_ms);
     if (start_command(&h)) {
         open_timers(&h);
         keep(&h);
         conclude(&h);
+    } else {
+        drop_command(&h);
     }
     finish(&h);
 }
