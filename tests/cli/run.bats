@@ -163,9 +163,10 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
         rm -f ready got
         # a shell starts its background jobs with INT and QUIT ignored
         env --default-signal setsid --fork --wait "$PAWL" run n bash -c '
-            trap "echo $1 >>got; exit 9" $1
+            tail -f /dev/null & # not read -t: its timeout is an ALRM too, and takes ours for its own
+            trap "echo $1 >>got; kill -9 $!; exit 9" $1
             echo $PPID >ready
-            while :; do read -rt 0.05 <> <(:); done' - "$sig" 3>&- &
+            while :; do wait $!; done' - "$sig" 3>&- &
         waiter=$!
         until_ok 5 test -s ready
         front=$(ps -o ppid= -p "$(cat ready)")
