@@ -57,6 +57,19 @@ static void forward(struct front *f, int sig) {
     close(fd);
 }
 
+/* Whoever continued us by fg continued CMD as well, being in the same group: passed on, that CONT could undo a ^Z that
+ * CMD got meanwhile. If only we were continued, CMD is still stopped. */
+static void take_continue(struct front *f) {
+    sigset_t set;
+    siginfo_t info;
+    bool ours = false;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCONT);
+    while (sigtimedwait(&set, &info, &(struct timespec){0}) == SIGCONT) ours = ours || info.si_pid != f->holder;
+    if (ours && phase(f) == PHASE_HELD && process_state(atomic_load(&f->shared->cmd), NULL, NULL, NULL, NULL) == 'T')
+        forward(f, SIGCONT);
+}
+
 /* Stops this process the way CMD was stopped, so that the shell says the same. */
 static void stop_self(struct front *f, int sig) {
     sigset_t set;
@@ -67,6 +80,7 @@ static void stop_self(struct front *f, int sig) {
     kill(getpid(), sig);
     sigprocmask(SIG_UNBLOCK, &set, NULL);
     sigprocmask(SIG_BLOCK, &set, NULL);
+    take_continue(f);
     atomic_store(&f->shared->front_stops, 0);
 }
 
@@ -95,6 +109,7 @@ static void handle_signal(struct front *f, const struct signalfd_siginfo *info) 
         return;
     case PHASE_HELD:
     case PHASE_STOPPING:
+        if (sig == SIGCONT && f->run->terminal) return; /* see take_continue */
         if (!from_kernel) forward(f, sig);
         return;
     default:

@@ -74,7 +74,7 @@ static void look(struct watcher *watcher) {
 }
 
 bool watch_holder(pawl_client *client, struct run *run, char *ret, size_t size) {
-    struct watcher watcher = {.client = client, .run = run, .own_pid = getpid()};
+    struct watcher watcher = {.client = client, .run = run, .own_pid = run->front};
     if (pawl_inspect(client, run->options.name, ASK_MS, see, &watcher, NULL) || !*watcher.holder) return false;
     snprintf(ret, size, "%s", watcher.holder);
     return true;
@@ -90,7 +90,7 @@ static void *watch_main(void *data) {
 struct watcher *watch_start(pawl_client *client, struct run *run) {
     struct watcher *watcher = calloc(1, sizeof *watcher);
     if (!watcher) return NULL;
-    *watcher = (struct watcher){.client = client, .run = run, .own_pid = getpid()};
+    *watcher = (struct watcher){.client = client, .run = run, .own_pid = run->front};
     watcher->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (watcher->stop_fd >= 0 && pthread_create(&watcher->thread, NULL, watch_main, watcher) == 0) return watcher;
     if (watcher->stop_fd >= 0) close(watcher->stop_fd);

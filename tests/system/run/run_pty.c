@@ -143,6 +143,7 @@ static void fg_bg(void) {
         pty_line(&t, "fg");
         pty_type(&t, "hello%d\r", i);
         pty_expect(&t, "GOT-hello");
+        pty_idle(&t, 50); /* a ^Z that is typed while the shell is still at its fg can be undone by its CONT */
     }
     pty_type(&t, "end\r");
     expect_code(0);
