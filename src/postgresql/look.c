@@ -111,8 +111,10 @@ enum bk_says look_tokens(struct bk_session *s, bool advance, uint64_t to, struct
     if (advance) says = question_once(s, "SELECT pawl.advance($1)", 1, values, until, &advanced, error);
     if (says == BK_YES)
         says = question_once(
-            s, "SELECT t.last_value, m.since, m.id, pawl.identity(), pawl.clock_us() FROM pawl.token t, pawl.meta m", 0,
-            NULL, until, &result, error);
+            s,
+            "SELECT t.last_value, b.last_value, s.last_value, hashtextextended(pawl.identity(), 0) & 9223372036854775807, "
+            "pawl.clock_us() FROM pawl.token t, pawl.since b, pawl.server s",
+            0, NULL, until, &result, error);
     if (says != BK_YES) return says;
     *ret = (struct bk_tokens){.last = strtoull(PQgetvalue(result, 0, 0), NULL, 10),
                               .since = strtoull(PQgetvalue(result, 0, 1), NULL, 10),

@@ -1,4 +1,4 @@
-/* postgresql.h: what the files of the PostgreSQL backend share. Reading order: pawl.sql, key.c, postgresql.c,
+/* postgresql.h: what the files of the PostgreSQL backend share. Reading order: sql/, key.c, postgresql.c,
  * session.c.
  *
  * A lock is an advisory lock of one server session: it lives no longer than that connection, so a grant is pinned to

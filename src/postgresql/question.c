@@ -29,7 +29,8 @@ static enum bk_says refused(const struct bk_session *s, const PGresult *result, 
     if (!state) state = "?";
     if (!text) text = "no text";
     if (strcmp(state, "42501") == 0) code = PAWL_EDENIED; /* insufficient_privilege */
-    else if (strcmp(state, "PW006") == 0) code = PAWL_EUNSAFE;
+    else if (strcmp(state, "PW006") == 0 || strcmp(state, "PW008") == 0) code = PAWL_EUNSAFE;
+    else if (strcmp(state, "55P03") == 0) code = PAWL_EBUSY; /* lock_not_available */
     else if (strncmp(state, "42", 2) == 0 || strcmp(state, "3F000") == 0) { /* undefined function, table, schema */
         error_set(error, PAWL_EUNSAFE, s->node,
                   "%s: %.200s (%s): pawl is not installed there, or another version: pawl init URL", s->node, text,

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define MOST_PARAMETERS 64
+#define LAYOUT 2 /* sql/begin.sql */
 #define SOCKET_FOLDERS "/var/run/postgresql,/tmp"
 
 struct targets { /* parallel lists, as libpq wants them */
@@ -208,7 +209,10 @@ static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until unti
     if (says != BK_YES || !admit) return says;
     const char *values[] = {clock};
     snprintf(clock, sizeof clock, "%lld", (long long)clock_wall_us());
-    return question_once(s, "SELECT pawl.admit($1)", 1, values, until, &admitted, error);
+    says = question_once(s, "SELECT m.layout, pawl.admit($1) FROM pawl.meta m", 1, values, until, &admitted, error);
+    if (says != BK_YES || (PQntuples(admitted) == 1 && atoi(PQgetvalue(admitted, 0, 0)) >= LAYOUT)) return says;
+    error_set(error, PAWL_EUNSAFE, s->node, "%s: an older layout of pawl is installed there: pawl init URL", s->node);
+    return BK_FAULT;
 }
 
 static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until until, struct bk_session **ret,
