@@ -19,7 +19,8 @@
 static int wait_for_step(pawl_lock *l, pawl_error *error) {
     pawl_client *c = l->client;
     eventfd_t drained;
-    if (l->wake_fd < 0) {
+    bool told = l->backend_fd < 0 || c->be->caps.hub || !atomic_load(&l->admitted); /* by another thread */
+    if (l->wake_fd < 0 && told) {
         int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
         if (fd < 0) return error_errno(error, PAWL_EINTERNAL, NULL, "cannot wait: no descriptor left");
         pthread_mutex_lock(&c->mutex);

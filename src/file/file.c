@@ -77,6 +77,7 @@ static enum bk_says open_url(const struct url *url, struct bk **ret, pawl_error 
 
 static void close_bk(struct bk *bk, bool forked) {
     if (forked) wait_forget_all(&bk->waits);
+    else wait_end_resting(&bk->waits);
     free(bk->dir);
     free(bk);
 }

@@ -286,9 +286,16 @@ bool lockfile_read(int fd, int number, struct slot *ret) {
            (number == 0) == (ret->kind == 'x');
 }
 
+/* False also at the moment of a hand-over, when the new holder has not yet written its record. */
+static bool any_holder_lives(int fd) {
+    struct flock lives = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LIVES};
+    return fcntl(fd, F_OFD_GETLK, &lives) == 0 && lives.l_type != F_UNLCK;
+}
+
 bool lockfile_holder(int fd, struct slot *ret) {
     enum { CHUNK = 16 };
     char text[CHUNK * SLOT_SIZE];
+    if (!any_holder_lives(fd)) return false;
     if (lockfile_read(fd, 0, ret) && lockfile_living(fd, ret)) return true;
     for (int first = 1; first < SLOTS; first += CHUNK) {
         ssize_t n = pread(fd, text, sizeof text, offset_of(first));
