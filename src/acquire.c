@@ -64,6 +64,7 @@ static int start(pawl_client *c, const char *name, const pawl_acquire_options *o
     l->event_form = event_form;
     pthread_mutex_lock(&c->mutex);
     code = lock_enter_locked(l, error);
+    if (code == PAWL_OK && (event_form || l->max_hold_ms > 0)) code = keeper_start_locked(c, error);
     if (code == PAWL_OK && event_form) keeper_work_locked(l, lock_next_step_ns(l));
     if (code) lock_unref_locked(l);
     pthread_mutex_unlock(&c->mutex);

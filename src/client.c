@@ -125,10 +125,12 @@ int client_enter(pawl_client *c, pawl_error *error) {
         about_self(c->label, c->options.pid, c->about);
     }
     if (__atomic_load_n(&c->started, __ATOMIC_ACQUIRE)) return PAWL_OK;
+    const struct backend *be = c->be;
+    bool renews = be->caps.life != BK_LIFE_NONE || be->caps.session_bound || be->caps.hub;
     int code = PAWL_OK;
     pthread_mutex_lock(&c->mutex);
     if (!c->started) {
-        if (!c->manual) code = keeper_start(c, error);
+        if (renews) code = keeper_start_locked(c, error); /* else when it gets something to do */
         if (code == PAWL_OK) __atomic_store_n(&c->started, true, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&c->mutex);
@@ -182,7 +184,7 @@ PAWL_EXPORT void pawl_close(pawl_client *c) {
         pawl_forget(c);
         return;
     }
-    if (c->started && !c->manual) keeper_stop(c);
+    keeper_stop(c);
     end_all(c);
     free_client(c, false);
 }

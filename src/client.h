@@ -135,7 +135,7 @@ struct pawl_client {
 int client_new(const struct backend *be, struct bk *bk, struct url *url, const pawl_options *options, pawl_client **ret,
                pawl_error *error); /* consumes bk and url, also on failure */
 int client_check_ttl(const pawl_client *client, int64_t ttl_ms, pawl_error *error); /* 0: the client's */
-int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork; starts the keeper */
+int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork; starts a keeper that has to renew */
 int64_t
 lock_safe_until(const pawl_lock *lock); /* any thread: the lease's deadline or max_until, whichever is earlier */
 static inline int64_t client_now(const pawl_client *client) { return client->now(client->now_data); }
@@ -166,7 +166,7 @@ void lock_free(pawl_lock *lock, bool forked);
 void lock_leave_locked(pawl_lock *lock); /* out of names, waiters and heaps */
 
 /* keeper.c: the one thread */
-int keeper_start(pawl_client *client, pawl_error *error);
+int keeper_start_locked(pawl_client *client, pawl_error *error); /* harmless if it runs */
 void keeper_stop(pawl_client *client);
 int64_t keeper_run(pawl_client *client);                     /* does what is due; when to come back */
 void keeper_want_locked(pawl_client *client, int64_t at_ns); /* pokes the keeper if it would sleep beyond that */

@@ -26,6 +26,8 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
 void keeper_want_locked(pawl_client *c, int64_t at_ns) {
     if (at_ns >= c->keeper_sleeps_until_ns) return;
+    /* no thread, and none to be had: the next one who wants it tries again, and pawl_close does what is left */
+    if (keeper_start_locked(c, NULL)) return;
     c->keeper_sleeps_until_ns = INT64_MIN; /* it is told once */
     if (c->poke_fd >= 0) eventfd_write(c->poke_fd, 1);
 }
@@ -271,8 +273,9 @@ static void *keeper(void *data) {
     return NULL;
 }
 
-int keeper_start(pawl_client *c, pawl_error *error) {
+int keeper_start_locked(pawl_client *c, pawl_error *error) {
     sigset_t all, old;
+    if (c->manual || c->stop || c->poke_fd >= 0) return PAWL_OK;
     c->poke_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->poke_fd < 0) return error_errno(error, PAWL_EINTERNAL, NULL, "no descriptor left for the client's thread");
     sigfillset(&all);
@@ -289,7 +292,8 @@ int keeper_start(pawl_client *c, pawl_error *error) {
 void keeper_stop(pawl_client *c) {
     pthread_mutex_lock(&c->mutex);
     c->stop = true;
-    eventfd_write(c->poke_fd, 1);
+    bool runs = c->poke_fd >= 0;
+    if (runs) eventfd_write(c->poke_fd, 1);
     pthread_mutex_unlock(&c->mutex);
-    pthread_join(c->keeper, NULL);
+    if (runs) pthread_join(c->keeper, NULL);
 }
