@@ -463,12 +463,12 @@ bool lock_end_step(pawl_lock *l, int64_t question_ms, pawl_error *error) {
     now = client_now(c);
     if (says <= BK_NO && now >= l->in_flight_until_ns) return true;
     /* What may still be there ends by itself one ttl after the last question that could have made or kept it; what
-     * hangs on a shared lease ends with that. A place in a queue does not, so it is left only after some tries, and a
-     * ttl of trying. */
+     * hangs on a shared lease ends with that, which may outlast its deadline here by a ttl. A place in a queue does
+     * not, so it is left only after some tries, and a ttl of trying. */
     int64_t since = later(l->last_sent_ns, l->undo_since_ns);
     pthread_mutex_lock(&c->mutex);
-    bool over = l->lease->own ? l->undo_tries >= UNDO_TRIES && now >= clock_after_ms(since, l->claim.ttl_ms)
-                              : l->lease->state == LEASE_ENDED;
+    bool over = l->undo_tries >= UNDO_TRIES &&
+                (l->lease->own ? now >= clock_after_ms(since, l->claim.ttl_ms) : l->lease->state == LEASE_ENDED);
     pthread_mutex_unlock(&c->mutex);
     if (over) return true;
     l->backoff_ms = l->backoff_ms ? earlier(2 * l->backoff_ms, BACKOFF_LAST_MS) : BACKOFF_FIRST_MS;
