@@ -1,6 +1,7 @@
 /* dial.h: from a place to a connection that can be asked for locks. */
 #ifndef REDIS_DIAL_H
 #define REDIS_DIAL_H
+#include "greet.h"
 #include "redis.h"
 
 /* A sentinel that is asked again and again whether the primary is still where it was. */
@@ -24,15 +25,6 @@ struct bk_until dial_share(struct bk_until until, size_t n);
  * else. */
 enum bk_says dial(struct bk *bk, struct bk_until until, struct wire *ret, char ret_run_id[41], struct watch *watch,
                   pawl_error *error);
-
-/* --- greet.c --- */
-
-void greet_auth(struct wire *w, const char *user, const char *password);
-/* One reply of the greeting. A refusal is a FAULT: the connection was for nothing, and nothing was asked yet. */
-enum bk_says greet_reply(struct wire *w, struct bk_until until, redisReply **ret, int code, const char *what,
-                         pawl_error *error);
-enum bk_says greet_server(const struct place *p, struct wire *w, struct bk_until until, char ret_run_id[41],
-                          pawl_error *error);
 
 /* --- sentinel.c --- */
 
