@@ -215,7 +215,7 @@ int lab_bench(int argc, char **argv) {
     q.noise = noise_probe();
     for (int i = 0; i < q.n_urls; i++) {
         uint64_t requests;
-        if (!*q.version) driver_redis_about(q.urls[i], q.version, sizeof q.version, &requests);
+        if (!*q.version) driver_about(q.urls[i], q.version, sizeof q.version, &requests);
     }
     for (int s = 0; s < SCENARIOS; s++) {
         if (!q.scenarios[s]) continue;

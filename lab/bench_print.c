@@ -186,7 +186,7 @@ void print_machine(const struct noise *before, const struct noise *after, double
     struct utsname name;
     uname(&name);
     printf("machine: %ld cores, Linux %s%s%s, loopback; spread between tries up to %.0f %%\n",
-           sysconf(_SC_NPROCESSORS_ONLN), name.release, *version ? ", redis " : "", version, spread);
+           sysconf(_SC_NPROCESSORS_ONLN), name.release, *version ? ", " : "", version, spread);
     printf("noise: %.0f %% of the cores were ours before, %.0f %% after; longest stall %.1f and %.1f ms; load %.1f and "
            "%.1f\n",
            before->ours_percent, after->ours_percent, before->stall_ms, after->stall_ms, before->load, after->load);

@@ -65,8 +65,20 @@ const struct driver *driver_raw(const char *url) {
     static const struct {
         const char *scheme;
         const struct driver *driver;
-    } floors[] = {{"file:", &driver_file}, {"redis:", &driver_redis}, {"redis+unix:", &driver_redis}};
+    } floors[] = {{"file:", &driver_file},
+                  {"redis:", &driver_redis},
+                  {"redis+unix:", &driver_redis},
+                  {"postgresql:", &driver_postgresql},
+                  {"postgres:", &driver_postgresql}};
     for (size_t i = 0; i < sizeof floors / sizeof *floors; i++)
         if (strncmp(url, floors[i].scheme, strlen(floors[i].scheme)) == 0) return floors[i].driver;
     return NULL;
+}
+
+void driver_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests) {
+    const struct driver *floor = driver_raw(url);
+    *ret_version = 0;
+    *ret_requests = 0;
+    if (floor == &driver_redis) driver_redis_about(url, ret_version, size, ret_requests);
+    if (floor == &driver_postgresql) driver_postgresql_about(url, ret_version, size, ret_requests);
 }

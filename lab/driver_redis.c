@@ -156,9 +156,7 @@ static uint64_t requests_in(const char *stats) {
 
 void driver_redis_about(const char *text, char *ret_version, size_t size, uint64_t *ret_requests) {
     struct url *url;
-    *ret_version = 0;
-    *ret_requests = 0;
-    if (driver_raw(text) != &driver_redis || url_parse(text, &url, NULL)) return;
+    if (url_parse(text, &url, NULL)) return;
     redisContext *redis = dial(url);
     url_free(url);
     redisReply *reply = redis && !redis->err ? redisCommand(redis, "INFO commandstats") : NULL;
@@ -166,7 +164,7 @@ void driver_redis_about(const char *text, char *ret_version, size_t size, uint64
     freeReplyObject(reply);
     reply = redis && !redis->err ? redisCommand(redis, "INFO server") : NULL;
     const char *at = reply && reply->type == REDIS_REPLY_STRING ? strstr(reply->str, "redis_version:") : NULL;
-    if (at) snprintf(ret_version, size, "%.*s", (int)strcspn(at + 14, "\r\n"), at + 14);
+    if (at) snprintf(ret_version, size, "redis %.*s", (int)strcspn(at + 14, "\r\n"), at + 14);
     freeReplyObject(reply);
     if (redis) redisFree(redis);
 }

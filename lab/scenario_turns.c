@@ -221,15 +221,15 @@ static int run_side(struct plan *plan, const char *url, const struct driver *dri
                     pawl_error *error) {
     struct race race = {.plan = plan, .url = url, .driver = driver};
     size_t size = sizeof(struct worker) * (size_t)plan->clients, n;
-    char version[16];
+    char version[32];
     uint64_t before, after;
     race.workers = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     race.pids = calloc((size_t)plan->clients, sizeof *race.pids);
     if (race.workers == MAP_FAILED || !race.pids) abort();
     for (int i = 0; i < plan->clients; i++) race.workers[i].error.size = sizeof(pawl_error);
-    driver_redis_about(url, version, sizeof version, &before);
+    driver_about(url, version, sizeof version, &before);
     int r = run_race(&race, error);
-    driver_redis_about(url, version, sizeof version, &after);
+    driver_about(url, version, sizeof version, &after);
     if (r == PAWL_OK) {
         struct flat *all = flatten(&race, &n);
         *ret = (struct side){0};

@@ -1,5 +1,6 @@
 /* with-server: `with-server redis [OPTION VALUE...] -- CMD...` starts a server, exports PAWL_TEST_REDIS (its URL) and
- * PAWL_TEST_REDIS_PORT, runs CMD, ends the server, and returns CMD's status. For bats and for work by hand. */
+ * PAWL_TEST_REDIS_PORT, runs CMD, ends the server, and returns CMD's status. `with-server postgresql [SETTING VALUE...]`
+ * exports PAWL_TEST_POSTGRESQL and PAWL_TEST_POSTGRESQL_PORT. For bats and for work by hand. */
 #include "server.h"
 #include <signal.h>
 #include <stdio.h>
@@ -12,20 +13,30 @@
 static struct server server;
 
 static int usage(void) {
-    fputs("usage: with-server redis [OPTION VALUE...] -- CMD [ARG...]\n", stderr);
+    fputs("usage: with-server redis|postgresql [OPTION VALUE...] -- CMD [ARG...]\n", stderr);
     return 125;
 }
 
+static void start(const char *service, const char *const options[]) {
+    char lines[1024] = "", name[64], port[16];
+    bool redis = strcmp(service, "redis") == 0;
+    if (redis) server_start_redis(&server, options);
+    for (int i = 0; !redis && options[i] && options[i + 1]; i += 2)
+        snprintf(lines + strlen(lines), sizeof lines - strlen(lines), "%s = %s\n", options[i], options[i + 1]);
+    if (!redis) server_start_postgres(&server, lines);
+    snprintf(name, sizeof name, "PAWL_TEST_%s", redis ? "REDIS" : "POSTGRESQL");
+    setenv(name, server.url, 1);
+    strcat(name, "_PORT");
+    snprintf(port, sizeof port, "%d", server.port);
+    setenv(name, port, 1);
+}
+
 int main(int argc, char **argv) {
-    char port[16];
     int split = 2, status;
     while (split < argc && strcmp(argv[split], "--") != 0) split++;
-    if (split + 1 >= argc || strcmp(argv[1], "redis") != 0) return usage();
+    if (split + 1 >= argc || (strcmp(argv[1], "redis") != 0 && strcmp(argv[1], "postgresql") != 0)) return usage();
     argv[split] = NULL;
-    server_start_redis(&server, (const char *const *)argv + 2);
-    snprintf(port, sizeof port, "%d", server.port);
-    setenv("PAWL_TEST_REDIS", server.url, 1);
-    setenv("PAWL_TEST_REDIS_PORT", port, 1);
+    start(argv[1], (const char *const *)argv + 2);
     signal(SIGINT, SIG_IGN); /* the command gets it too; the server is to be ended behind it */
     pid_t pid = fork();
     if (pid == 0) {
