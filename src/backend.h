@@ -106,6 +106,10 @@ struct backend {
     void (*introduce)(struct bk *, int64_t ttl_ms, const char *about);
     enum bk_says (*connect)(struct bk *, struct bk_until, struct bk_session **ret, pawl_error *);
     void (*drop)(struct bk_session *, bool forked); /* forked: close descriptors only, say nothing */
+    /* NULL, or where grants are session-bound: shows that the session still answers. Never blocks: asks what changes nothing,
+     * or looks whether the answer is there. YES: it is; NO: not yet; UNKNOWN: the session ended. A question put meanwhile
+     * takes the answer in. */
+    enum bk_says (*beat)(struct bk_session *, pawl_error *);
     /* Descriptors that show a hang-up (grant NULL), or that keep the grant while duplicates of them are open. */
     int (*fds)(struct bk_session *, const struct bk_grant *, int *ret, int max);
 

@@ -30,6 +30,7 @@ struct session {
     bool dead;  /* to be dropped when nobody uses it */
     int holds;  /* session-bound grants on it */
     int64_t idle_since_ns;
+    int64_t beat_ns, asked_ns; /* when to ask whether it still answers; since when the answer is due, 0: it is not */
     struct session *next;
 };
 
@@ -119,9 +120,9 @@ struct pawl_client {
 
     bool started, stop;
     pthread_t keeper;
-    int poke_fd;
+    int poke_fd, hang_up_fd; /* hang_up_fd: session-bound: an epoll of all sessions; -1: none yet */
     int64_t keeper_sleeps_until_ns; /* INT64_MIN: awake */
-    bool lease_planned;             /* since the keeper fell asleep */
+    bool lease_planned;             /* since the keeper fell asleep: or a session got its first grant */
 
     bool hub_wanted, hub_ready;
     int64_t hub_retry_ns, hub_backoff_ms;
@@ -152,6 +153,10 @@ void session_return(pawl_client *client, struct session *session, bool broken);
 void session_died_locked(pawl_client *client, struct session *session);   /* its grants are lost */
 void session_let_go_locked(pawl_client *client, struct session *session); /* one grant less on it */
 void session_drop_all(pawl_client *client, bool forked);
+void session_hang_ups_locked(pawl_client *client); /* what hang_up_fd tells */
+/* Asks sessions that hold grants whether they still answer; a third of the ttl without an answer is the end of one. When to
+ * come back. */
+int64_t session_beats_locked(pawl_client *client);
 
 /* names.c: threads of this process that want the same name queue here first, first come first served */
 int names_enter_locked(pawl_lock *lock);  /* PAWL_OK: see lock->admitted; PAWL_EINTERNAL */

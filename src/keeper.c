@@ -1,7 +1,7 @@
 /* keeper.c: the one thread of a client. It renews due lives, many in one question; loses those past their deadline;
  * drives the acquisitions of the event form, and releases and undos that nobody waits for; listens to the hub; watches
- * session-bound sessions for a hang-up. Lives come first: between two questions for anything else it looks for due
- * lives again.
+ * session-bound sessions for a hang-up, and asks them whether they still answer. Lives come first: between two
+ * questions for anything else it looks for due lives again.
  *
  * keeper_run is the whole of it, so that the simulation can run it in virtual time; the thread only sleeps between
  * runs. */
@@ -152,9 +152,9 @@ int64_t keeper_run(pawl_client *c) {
         lease_renew_due_locked(c);
         if (c->be->caps.hub) hub_locked(c);
     } while (!c->stop && work_locked(c)); /* pawl_close does the rest, within its time */
-    int64_t next = LIFE_ENDLESS;
+    int64_t next = session_beats_locked(c);
     const struct heap_node *lease = heap_first(&c->leases), *work = heap_first(&c->work);
-    if (lease) next = lease->at_ns;
+    if (lease) next = earlier(next, lease->at_ns);
     if (work) next = earlier(next, work->at_ns);
     if (c->hub_wanted && !c->hub_ready && c->waiters.n > 0) next = earlier(next, c->hub_retry_ns);
     /* Who took a lock lately will take another: a sleep that ends before its first renewal spares every acquire the
@@ -171,8 +171,8 @@ int64_t keeper_run(pawl_client *c) {
 
 struct watch {                              /* what the thread polls; made anew for each sleep, the room is kept */
     struct pollfd *fds, few_fds[WATCH_FEW]; /* so that poke and hub are watched even if memory is out */
-    void **whose, *few_whose[WATCH_FEW];    /* NULL: poke or hub; a pawl_lock or a session */
-    size_t n, room, first_session;
+    void **whose, *few_whose[WATCH_FEW];    /* NULL: poke, hub or hang-ups; or a pawl_lock */
+    size_t n, room;
     bool incomplete;
 };
 
@@ -215,36 +215,22 @@ static void watch_locked(pawl_client *c, struct watch *w) {
     w->incomplete = false;
     watch_add(w, c->poke_fd, POLLIN, NULL);
     if (c->hub_ready) watch_add(w, c->be->hub_fd(c->bk), POLLIN, NULL);
+    if (c->hang_up_fd >= 0) watch_add(w, c->hang_up_fd, POLLIN, NULL);
     if (!c->be->caps.hub)
         for (size_t i = 0; i < c->work.n; i++) {
             pawl_lock *l = container_of(c->work.nodes[i], pawl_lock, timer);
             if (l->state == LOCK_PENDING && l->backend_fd >= 0 && watch_add(w, l->backend_fd, POLLIN, l)) l->refs++;
         }
-    w->first_session = w->n;
-    for (struct session *s = c->be->caps.session_bound ? c->sessions : NULL; s; s = s->next) {
-        int fds[8], n = s->holds > 0 && !s->busy && !s->dead ? c->be->fds(s->bk, NULL, fds, 8) : 0;
-        for (int i = 0; i < n; i++) watch_add(w, fds[i], POLLRDHUP, s);
-    }
-}
-
-/* A session may have been dropped while nobody had the mutex: believe only what is still there. */
-static bool exists_locked(const pawl_client *c, const struct session *wanted) {
-    for (const struct session *s = c->sessions; s; s = s->next)
-        if (s == wanted) return true;
-    return false;
 }
 
 static void seen_locked(pawl_client *c, struct watch *w) {
     for (size_t i = 0; i < w->n; i++) {
         if (!w->whose[i]) continue;
-        if (i < w->first_session) {
-            pawl_lock *l = w->whose[i];
-            if (w->fds[i].revents && l->state == LOCK_PENDING) lock_wake_locked(l);
-            lock_unref_locked(l);
-        } else if (w->fds[i].revents && exists_locked(c, w->whose[i])) {
-            session_died_locked(c, w->whose[i]);
-        }
+        pawl_lock *l = w->whose[i];
+        if (w->fds[i].revents && l->state == LOCK_PENDING) lock_wake_locked(l);
+        lock_unref_locked(l);
     }
+    session_hang_ups_locked(c);
 }
 
 static void *keeper(void *data) {

@@ -196,6 +196,10 @@ void lock_held_locked(pawl_lock *l) {
         lock_lose_locked(l, PAWL_ELOST, "its lease ended while it was granted");
         return;
     }
+    if (l->session && l->session->dead) {
+        lock_lose_locked(l, PAWL_ELOST, "the connection that held the lock ended");
+        return;
+    }
     if (l->max_until_ns < INT64_MAX) keeper_work_locked(l, l->max_until_ns);
     event_deadline_locked(c, lock_safe_until(l));
 }

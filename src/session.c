@@ -3,6 +3,7 @@
 #include "clock.h"
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 
 #define IDLE_CHECK_NS NS_PER_S /* a session that rested longer is looked at for a hang-up before it is lent */
 
@@ -14,6 +15,21 @@ static bool hung_up(pawl_client *c, const struct session *s) {
     return n > 0 && poll(p, (nfds_t)n, 0) > 0;
 }
 
+/* The keeper is told of a hang-up through one descriptor for all sessions, so that lending one costs nothing. A dead
+ * session's descriptor may live on in another process (pawl_holding_fds), hence the explicit end. */
+static bool watch_locked(pawl_client *c, struct session *s, int operation) {
+    int fds[8], n = c->be->caps.session_bound ? c->be->fds(s->bk, NULL, fds, 8) : 0;
+    if (n > 0 && c->hang_up_fd < 0) {
+        if ((c->hang_up_fd = epoll_create1(EPOLL_CLOEXEC)) < 0) return false;
+        keeper_want_locked(c, INT64_MIN + 1); /* it is to look at that one too */
+    }
+    for (int i = 0; i < n; i++) {
+        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = s};
+        if (epoll_ctl(c->hang_up_fd, operation, fds[i], &event) && operation == EPOLL_CTL_ADD) return false;
+    }
+    return true;
+}
+
 static void drop_locked(pawl_client *c, struct session *s) {
     for (struct session **at = &c->sessions; *at; at = &(*at)->next)
         if (*at == s) {
@@ -21,6 +37,7 @@ static void drop_locked(pawl_client *c, struct session *s) {
             break;
         }
     c->n_sessions--;
+    watch_locked(c, s, EPOLL_CTL_DEL);
     c->be->drop(s->bk, false);
     free(s);
     pthread_cond_broadcast(&c->session_free);
@@ -66,6 +83,11 @@ static int connect_new(pawl_client *c, struct bk_until until, struct session **r
     if (!s) error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     else says = c->be->connect(c->bk, until, &s->bk, error);
     pthread_mutex_lock(&c->mutex);
+    if (says == BK_YES && !watch_locked(c, s, EPOLL_CTL_ADD)) {
+        error_errno(error, PAWL_EINTERNAL, NULL, "cannot watch a connection");
+        c->be->drop(s->bk, false);
+        says = BK_FAULT;
+    }
     if (says == BK_YES) {
         s->busy = true;
         s->fresh = true;
@@ -120,15 +142,60 @@ int session_borrow_this(pawl_client *c, struct session *s, struct bk_until until
     return dead ? error_set(error, PAWL_ELOST, NULL, "the connection that held the lock is gone") : PAWL_OK;
 }
 
+static void answered(const pawl_client *c, struct session *s, int64_t now) {
+    s->asked_ns = 0;
+    s->beat_ns = clock_after_ms(now, c->options.ttl_ms / 3);
+}
+
 void session_return(pawl_client *c, struct session *s, bool broken) {
     pthread_mutex_lock(&c->mutex);
     s->busy = false;
     s->idle_since_ns = client_now(c);
     if (broken) s->dead = true;
-    if (s->holds > 0 && !s->dead) keeper_want_locked(c, s->idle_since_ns); /* it is to be watched from now on */
+    answered(c, s, s->idle_since_ns);
+    if (s->holds > 0 && !s->dead) {
+        c->lease_planned = true;
+        keeper_want_locked(c, s->beat_ns);
+    }
     if (s->dead) session_died_locked(c, s);
     pthread_cond_signal(&c->session_free);
     pthread_mutex_unlock(&c->mutex);
+}
+
+void session_hang_ups_locked(pawl_client *c) {
+    struct epoll_event events[16];
+    for (int n; c->hang_up_fd >= 0 && (n = epoll_wait(c->hang_up_fd, events, 16, 0)) > 0;)
+        for (int i = 0; i < n; i++) { /* it is there: whoever drops it ends the watch first */
+            bool again = false;
+            for (int k = 0; k < i; k++) again = again || events[k].data.ptr == events[i].data.ptr;
+            if (!again) session_died_locked(c, events[i].data.ptr);
+        }
+}
+
+/* Asks, or looks for the answer. */
+static void beat_locked(pawl_client *c, struct session *s, int64_t now) {
+    pawl_error error = PAWL_ERROR_INIT;
+    int64_t third_ms = c->options.ttl_ms / 3;
+    enum bk_says says = c->be->beat(s->bk, &error);
+    if (says == BK_YES) {
+        answered(c, s, now);
+    } else if (says == BK_NO && (!s->asked_ns || now < clock_after_ms(s->asked_ns, third_ms))) {
+        if (!s->asked_ns) s->asked_ns = now;
+        s->beat_ns = clock_after_ms(now, third_ms / 16 + 1);
+    } else {
+        session_died_locked(c, s);
+    }
+}
+
+int64_t session_beats_locked(pawl_client *c) {
+    int64_t now = client_now(c), next = LIFE_ENDLESS;
+    for (struct session *s = c->be->beat ? c->sessions : NULL, *after; s; s = after) {
+        after = s->next;
+        if (s->busy || s->dead || s->holds == 0) continue;
+        if (now >= s->beat_ns) beat_locked(c, s, now);
+        if (!s->dead && s->beat_ns < next) next = s->beat_ns;
+    }
+    return next;
 }
 
 void session_died_locked(pawl_client *c, struct session *s) {

@@ -247,6 +247,7 @@ static const struct backend postgresql_backend = {
     .introduce = introduce,
     .connect = session_connect,
     .drop = session_drop,
+    .beat = question_beat,
     .fds = session_fds,
     .take = take,
     .forget = forget,

@@ -32,6 +32,7 @@ struct bk_session {
     PGconn *conn;
     char node[128];
     unsigned prepared; /* bits of statements that the server knows */
+    bool beating;      /* an answer that only shows life is still to come */
 };
 
 /* dsn.c */
@@ -73,6 +74,8 @@ enum bk_says question(struct bk_session *s, enum statement statement, int n, con
 /* One that is not prepared. */
 enum bk_says question_once(struct bk_session *s, const char *sql, int n, const char *const values[],
                            struct bk_until until, PGresult **ret, pawl_error *error);
+/* Whether it still answers, without waiting (backend.h, beat). */
+enum bk_says question_beat(struct bk_session *s, pawl_error *error);
 /* Several statements in one go, without parameters; the last result. */
 enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_until until, PGresult **ret,
                              pawl_error *error);

@@ -59,14 +59,39 @@ static enum bk_says flush(struct bk_session *s, struct bk_until until, pawl_erro
     }
 }
 
+/* Takes in the answer of a beat, which nobody waited for. Nothing was done: a FAULT, whatever comes. */
+static enum bk_says settle(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    if (!s->beating) return BK_YES;
+    if (question_answer(s, until, &result, error) != BK_YES) return BK_FAULT;
+    s->beating = false;
+    return BK_YES;
+}
+
+/* An empty query: no snapshot, no lock, nothing in the log. */
+enum bk_says question_beat(struct bk_session *s, pawl_error *error) {
+    if (!s->beating && !PQsendQuery(s->conn, "")) return lost(s, "sending failed", error), BK_UNKNOWN;
+    s->beating = true;
+    if (PQflush(s->conn) < 0 || !PQconsumeInput(s->conn)) return lost(s, "no answer", error), BK_UNKNOWN;
+    while (!PQisBusy(s->conn)) {
+        AUTO_RESULT result = PQgetResult(s->conn);
+        if (result) continue;
+        s->beating = false;
+        if (PQstatus(s->conn) == CONNECTION_OK) return BK_YES;
+        return lost(s, "no answer", error), BK_UNKNOWN;
+    }
+    return BK_NO;
+}
+
 static enum bk_says prepare(struct bk_session *s, enum statement statement, struct bk_until until, pawl_error *error) {
     char name[16];
     AUTO_RESULT result = NULL;
     snprintf(name, sizeof name, "pawl%d", (int)statement);
-    if (s->prepared & 1u << statement) return BK_YES;
+    enum bk_says says = settle(s, until, error);
+    if (says != BK_YES || s->prepared & 1u << statement) return says;
     if (!PQsendPrepare(s->conn, name, s->bk->sql[statement], 0, NULL))
         return lost(s, "sending failed", error), BK_FAULT;
-    enum bk_says says = flush(s, until, error);
+    says = flush(s, until, error);
     if (says == BK_YES) says = question_answer(s, until, &result, error);
     if (says == BK_YES) s->prepared |= 1u << statement;
     return says == BK_UNKNOWN ? BK_FAULT : says; /* a statement that was only prepared did nothing */
@@ -102,7 +127,8 @@ enum bk_says question_answer(struct bk_session *s, struct bk_until until, PGresu
             last = next;
         }
     }
-    if (last && (PQresultStatus(last) == PGRES_TUPLES_OK || PQresultStatus(last) == PGRES_COMMAND_OK)) {
+    ExecStatusType status = PQresultStatus(last);
+    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK || status == PGRES_EMPTY_QUERY) {
         *ret = last;
         return BK_YES;
     }
@@ -121,15 +147,19 @@ enum bk_says question(struct bk_session *s, enum statement statement, int n, con
 
 enum bk_says question_once(struct bk_session *s, const char *sql, int n, const char *const values[],
                            struct bk_until until, PGresult **ret, pawl_error *error) {
+    enum bk_says says = settle(s, until, error);
+    if (says != BK_YES) return says;
     if (!PQsendQueryParams(s->conn, sql, n, NULL, values, NULL, NULL, 0))
         return lost(s, "sending failed", error), BK_FAULT;
-    enum bk_says says = flush(s, until, error);
+    says = flush(s, until, error);
     return says == BK_YES ? question_answer(s, until, ret, error) : says;
 }
 
 enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_until until, PGresult **ret,
                              pawl_error *error) {
+    enum bk_says says = settle(s, until, error);
+    if (says != BK_YES) return says;
     if (!PQsendQuery(s->conn, sql)) return lost(s, "sending failed", error), BK_FAULT;
-    enum bk_says says = flush(s, until, error);
+    says = flush(s, until, error);
     return says == BK_YES ? question_answer(s, until, ret, error) : says;
 }
