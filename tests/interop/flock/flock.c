@@ -18,20 +18,6 @@
 
 #include <cmocka.h>
 
-static char dir[64];
-
-static int setup(void **state) {
-    (void)state;
-    new_dir(dir);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    remove_dir(dir);
-    return 0;
-}
-
 /* `flock OPTION DIR/x cat`: what is written to `in` comes back from `out` while the lock is held. */
 struct flock_process {
     pid_t pid;
@@ -255,7 +241,7 @@ static void the_collector_lets_no_two_in(void **state) {
 }
 
 int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, dir_setup, dir_teardown)
     const struct CMUnitTest tests[] = {
         TEST(each_excludes_the_other),      TEST(they_share),      TEST(each_waits_for_the_other),
         TEST(flocks_file_is_used_as_it_is), TEST(who_names_flock), TEST(mixed_they_never_overlap),

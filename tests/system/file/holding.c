@@ -21,26 +21,6 @@
 
 #include <cmocka.h>
 
-static char dir[64];
-
-static int setup(void **state) {
-    (void)state;
-    new_dir(dir);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    remove_dir(dir);
-    return 0;
-}
-
-static const char *in_dir(const char *file) {
-    static char path[700];
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    return path;
-}
-
 static void must_be(int status) {
     int got;
     assert_true(wait(&got) > 0);
@@ -435,7 +415,7 @@ static void names(void **state) {
 }
 
 int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, dir_setup, dir_teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_forked_copy_breaks_no_release),
         TEST(a_forked_child_takes_nothing_away),

@@ -24,15 +24,35 @@ const char *new_dir(char ret[64]) {
 }
 
 void remove_dir(const char *path) {
-    DIR *dir = opendir(path);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+    DIR *listing = opendir(path);
+    for (struct dirent *entry; listing && (entry = readdir(listing));) {
         char inner[600];
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
         snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
         if (unlink(inner) != 0) remove_dir(inner);
     }
-    if (dir) closedir(dir);
+    if (listing) closedir(listing);
     rmdir(path);
+}
+
+char dir[64];
+
+int dir_setup(void **state) {
+    (void)state;
+    new_dir(dir);
+    return 0;
+}
+
+int dir_teardown(void **state) {
+    (void)state;
+    remove_dir(dir);
+    return 0;
+}
+
+const char *in_dir(const char *file) {
+    static char path[700];
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    return path;
 }
 
 char *read_file(const char *path, size_t *ret_size) {
@@ -54,14 +74,14 @@ void write_file(const char *path, const void *data, size_t size) {
     close(fd);
 }
 
-void party_open(struct party *ret, const char *dir, const char *name) {
+void party_open(struct party *ret, const char *path, const char *name) {
     char text[600];
     struct url *url;
     *ret = (struct party){
         .error = PAWL_ERROR_INIT,
         .claim = {.name = name, .name_len = strlen(name), .ttl_ms = 15000, .about = "pid=1&command=test"}};
     random_bytes(ret->claim.owner, sizeof ret->claim.owner);
-    snprintf(text, sizeof text, "file:%s", dir);
+    snprintf(text, sizeof text, "file:%s", path);
     if (url_parse(text, &url, &ret->error)) die(text, ret->error.text);
     if (file_backend.open(url, &ret->bk, &ret->error) != BK_YES) die(text, ret->error.text);
     url_free(url);

@@ -21,12 +21,18 @@ struct party {
 const char *new_dir(char ret[64]);
 /* Removes the files of a directory, those in the directories in it as well, and the directory. */
 void remove_dir(const char *path);
+/* For cmocka: such a directory for each test. */
+extern char dir[64];
+int dir_setup(void **state);
+int dir_teardown(void **state);
+/* "DIR/FILE"; good until the next call. */
+const char *in_dir(const char *file);
 /* The whole file; its size in *ret_size; to be freed. */
 char *read_file(const char *path, size_t *ret_size);
 void write_file(const char *path, const void *data, size_t size);
 
-/* Ends the process with the error's text if that fails. `dir` as in file:DIR. */
-void party_open(struct party *ret, const char *dir, const char *name);
+/* Ends the process with the error's text if that fails. `path` as in file:PATH. */
+void party_open(struct party *ret, const char *path, const char *name);
 void party_close(struct party *party);
 enum bk_says party_take(struct party *party, bool queue);
 /* Queues and waits until it is granted; false: not within 20 s, or FAULT. */

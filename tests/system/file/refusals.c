@@ -23,26 +23,6 @@
 
 enum { NOBODY = 65534 };
 
-static char dir[64];
-
-static int setup(void **state) {
-    (void)state;
-    new_dir(dir);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    remove_dir(dir);
-    return 0;
-}
-
-static const char *in_dir(const char *file) {
-    static char path[700];
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    return path;
-}
-
 /* Taking NAME fails with that code, and the text holds `says`. */
 static void refused(const char *name, int code, const char *says) {
     struct party party;
@@ -385,7 +365,7 @@ static void a_relative_directory_is_resolved_when_opened(void **state) {
 }
 
 int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, dir_setup, dir_teardown)
     const struct CMUnitTest tests[] = {
         TEST(not_a_regular_file),
         TEST(content_is_never_written),

@@ -15,8 +15,6 @@
 
 enum { BATCH = 500, BATCHES = 40, TRIES = 3 };
 
-static char dir[64];
-
 static void bare(void) {
     char path[100];
     snprintf(path, sizeof path, "%s/bare", dir);
@@ -85,19 +83,7 @@ static void through_the_library(void **state) {
     pawl_close(client);
 }
 
-static int setup(void **state) {
-    (void)state;
-    new_dir(dir);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    remove_dir(dir);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(through_the_backend), cmocka_unit_test(through_the_library)};
-    return cmocka_run_group_tests_name("file_speed", tests, setup, teardown);
+    return cmocka_run_group_tests_name("file_speed", tests, dir_setup, dir_teardown);
 }

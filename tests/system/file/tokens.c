@@ -65,7 +65,6 @@ static int64_t virtual_wall(void) { return world.wall_us; }
 
 static const struct counter_io layer = {note_write, note_sync, virtual_wall};
 static struct counter_io real_io;
-static char dir[64];
 
 #define START_US INT64_C(1790000000000000)
 

@@ -27,20 +27,6 @@
 
 enum { PROCESSES = 200, GAPS = 100000 };
 
-static char dir[64];
-
-static int setup(void **state) {
-    (void)state;
-    new_dir(dir);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    remove_dir(dir);
-    return 0;
-}
-
 static bool full(void) { return getenv("PAWL_TEST_FULL") != NULL; }
 
 /* --- contention --- */
@@ -447,7 +433,7 @@ static void signals_go_to_the_application(void **state) {
 }
 
 int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, dir_setup, dir_teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_crowd_is_served_in_turn),
         TEST(the_library_too),
