@@ -47,7 +47,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     Pb__RangeResponse *all = answer->n_responses ? answer->responses[0]->response_range : NULL;
     if (!all || !answer->succeeded) return nonsense(s, error);
     if (!s->bk->place.bare) base_parse(range_at(answer, 1), &base);
-    qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_name_and_age);
+    if (all->n_kvs) qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_name_and_age);
     for (size_t i = 0, place = 0; i < all->n_kvs; i++) {
         if (!place_name(&s->bk->place, all->kvs[i]->key.data, all->kvs[i]->key.len, shown)) continue;
         place = strcmp(shown, last) == 0 ? place + 1 : 0;

@@ -139,7 +139,7 @@ static int parse_line(struct record_head *head, const char *key, char *value) {
 const char *record_head_parse(char *text, size_t size, struct record_head *ret, size_t *ret_data_at) {
     static const char first[] = "pawl guard 1\n";
     struct record_head head = {0};
-    if (size < sizeof first - 1 || memcmp(text, first, sizeof first - 1) != 0)
+    if (!text || size < sizeof first - 1 || memcmp(text, first, sizeof first - 1) != 0)
         return "it does not begin with 'pawl guard 1'";
     char *end = memmem(text, size, "\n\n", 2), *at = text + sizeof first - 1;
     if (!end || memchr(text, 0, (size_t)(end - text))) return "its head is damaged";

@@ -159,7 +159,7 @@ static void serve(struct proxy *p, struct pair *pair, short client_events, short
         if (n == 0 || (n < 0 && errno != EAGAIN)) end_pair(pair, false);
         return;
     }
-    for (int way = 0; way < 2; way++) {
+    for (enum proxy_way way = 0; way < 2; way++) {
         struct stream *s = &pair->way[way];
         if ((events[way] && !s->ended && !take_in(p, s, way)) || !give_out(s, now)) {
             end_pair(pair, false);

@@ -101,7 +101,7 @@ def c_program(program, folder):
     library = os.path.join(os.environ["BUILD"], "src")
     with open(source, "w", encoding="utf-8") as file:
         file.write("\n".join(program).replace('"file:"', f'"file:{folder}/default"') + "\n")
-    subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o", source[:-2], source,
+    subprocess.run(["cc", *os.environ.get("CFLAGS", "").split(), "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o", source[:-2], source,
                     "-I" + os.path.join(os.environ["SOURCE"], "include"), "-L" + library, "-lpawl"], check=True)
     return subprocess.run([source[:-2]], env={"LD_LIBRARY_PATH": library}, capture_output=True, text=True, check=False)
 
