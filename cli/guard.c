@@ -42,20 +42,17 @@ struct writing {
     const char *lock, *token, *by, *rule;
     int64_t seq;
     bool accept_jump;
+    pawl_guard_write write; /* as it was asked for */
+    pawl_guard *guard;
 };
 
-/* put and exec; seal has no --seq. */
-#define WRITING_ROWS(w)                                                                                                \
-    {"lock", OPT_TEXT, &(w).lock}, {"token", OPT_TEXT, &(w).token}, {"by", OPT_TEXT, &(w).by},                         \
-        {"rule", OPT_TEXT, &(w).rule}, {"accept-jump", OPT_ON, &(w).accept_jump}, {                                    \
-        "seq", OPT_NUMBER, &(w).seq, 1, INT64_MAX                                                                      \
-    }
 #define WRITING_HELP                                                                                                   \
     "  --lock NAME     the lock that protects the resource (PAWL_NAME, set by pawl run)\n"                             \
     "  --token N       its fencing token (PAWL_TOKEN, set by pawl run)\n"                                              \
     "  --by WORKER     who writes; else the program that runs pawl\n"                                                  \
     "  --rule R        ge: token >= last (default), gt: once a grant, seq: with --seq; fixed by the first write\n"     \
     "  --accept-jump   take a token that is more than a day ahead of the clock\n"
+#define WRITING_SEQ "  --seq N         rule seq: the number of this write, rising within a grant\n"
 #define WRITING_EXIT                                                                                                   \
     "119 another lock's token, a damaged one, or none; 120 no access;\n"                                               \
     "121 stale: a later holder was here; 124 others kept it locked; 125 usage.\n"
@@ -90,6 +87,32 @@ static int answer(int code, const char *resource, const pawl_error *error) {
     return code ? complain_error(resource, error) : 0;
 }
 
+/* Options and operands URL RESOURCE into *w, and the guard opened. -1: go on; else the exit code. */
+static int begin(const char *name, const char *usage, bool has_seq, int most, int argc, char **argv,
+                 struct writing *w) {
+    const struct option_row seq = {"seq", OPT_NUMBER, &w->seq, 1, INT64_MAX};
+    const struct option_row rows[] = {{"lock", OPT_TEXT, &w->lock},
+                                      {"token", OPT_TEXT, &w->token},
+                                      {"by", OPT_TEXT, &w->by},
+                                      {"rule", OPT_TEXT, &w->rule},
+                                      {"accept-jump", OPT_ON, &w->accept_jump},
+                                      has_seq ? seq : (struct option_row){0},
+                                      {0}};
+    const struct verb verb = {.name = name,
+                              .usage = usage,
+                              .rows = rows,
+                              .mixed = true,
+                              .least = most < 0 ? 3 : 2,
+                              .most = most,
+                              .operands = most < 0 ? "URL RESOURCE -- CMD" : "URL RESOURCE"};
+    struct common common = COMMON_INIT;
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
+    if (code >= 0) return code;
+    code = fill(w, argv[2], &w->write);
+    if (!code) code = open_guard(argv[1], argv[2], &w->guard);
+    return code ? code : -1;
+}
+
 /* All of stdin. */
 static int read_data(const char *resource, char **ret, size_t *ret_length) {
     size_t size = 65536, used = 0;
@@ -117,90 +140,52 @@ static int read_data(const char *resource, char **ret, size_t *ret_length) {
 /* --- verbs --- */
 
 static int guard_put(int argc, char **argv) {
+    static const char usage[] =
+        "pawl guard put URL RESOURCE [options] < DATA\n\n"
+        "Replaces the data of RESOURCE with stdin, if the token is new enough.\n"
+        "URL is dir:DIRECTORY or sqlite:FILE.\n\n" WRITING_HELP WRITING_SEQ "\nExit: 0 written; " WRITING_EXIT;
     struct writing w = {0};
-    const struct option_row rows[] = {WRITING_ROWS(w), {0}};
-    const struct verb verb = {.name = "guard put",
-                              .usage = "pawl guard put URL RESOURCE [options] < DATA\n\n"
-                                       "Replaces the data of RESOURCE with stdin, if the token is new enough.\n"
-                                       "URL is dir:DIRECTORY or sqlite:FILE.\n\n" WRITING_HELP
-                                       "  --seq N         rule seq: the number of this write, rising within a grant\n\n"
-                                       "Exit: 0 written; " WRITING_EXIT,
-                              .rows = rows,
-                              .mixed = true,
-                              .least = 2,
-                              .most = 2,
-                              .operands = "URL RESOURCE"};
-    struct common common = COMMON_INIT;
-    int n, code = parse_options(&verb, argc, argv, &common, &n);
-    if (code >= 0) return code;
     pawl_error error = PAWL_ERROR_INIT;
-    pawl_guard_write write;
-    pawl_guard *guard;
     char *data = NULL;
     size_t length = 0;
-    if ((code = fill(&w, argv[2], &write)) || (code = open_guard(argv[1], argv[2], &guard))) return code;
+    int code = begin("guard put", usage, true, 2, argc, argv, &w);
+    if (code >= 0) return code;
     if ((code = read_data(argv[2], &data, &length)) == 0) {
-        code = answer(pawl_guard_put(guard, &write, data, length, &error), argv[2], &error);
+        code = answer(pawl_guard_put(w.guard, &w.write, data, length, &error), argv[2], &error);
         free(data);
     }
-    pawl_guard_close(guard);
+    pawl_guard_close(w.guard);
     return code;
 }
 
 static int guard_seal(int argc, char **argv) {
+    static const char usage[] =
+        "pawl guard seal URL RESOURCE [options]\n\n"
+        "Raises the mark of RESOURCE without a write: every earlier holder is refused from now on.\n"
+        "pawl run --seal URL#RESOURCE does it before its command starts.\n\n" WRITING_HELP
+        "\nExit: 0 sealed; " WRITING_EXIT;
     struct writing w = {0};
-    const struct option_row rows[] = {
-        {"lock", OPT_TEXT, &w.lock}, {"token", OPT_TEXT, &w.token},           {"by", OPT_TEXT, &w.by},
-        {"rule", OPT_TEXT, &w.rule}, {"accept-jump", OPT_ON, &w.accept_jump}, {0}};
-    const struct verb verb = {
-        .name = "guard seal",
-        .usage = "pawl guard seal URL RESOURCE [options]\n\n"
-                 "Raises the mark of RESOURCE without a write: every earlier holder is refused from now on.\n"
-                 "pawl run --seal URL#RESOURCE does it before its command starts.\n\n" WRITING_HELP
-                 "\nExit: 0 sealed; " WRITING_EXIT,
-        .rows = rows,
-        .mixed = true,
-        .least = 2,
-        .most = 2,
-        .operands = "URL RESOURCE"};
-    struct common common = COMMON_INIT;
-    int n, code = parse_options(&verb, argc, argv, &common, &n);
-    if (code >= 0) return code;
     pawl_error error = PAWL_ERROR_INIT;
-    pawl_guard_write write;
-    pawl_guard *guard;
-    if ((code = fill(&w, argv[2], &write)) || (code = open_guard(argv[1], argv[2], &guard))) return code;
-    code = answer(pawl_guard_seal(guard, &write, &error), argv[2], &error);
-    pawl_guard_close(guard);
+    int code = begin("guard seal", usage, false, 2, argc, argv, &w);
+    if (code >= 0) return code;
+    code = answer(pawl_guard_seal(w.guard, &w.write, &error), argv[2], &error);
+    pawl_guard_close(w.guard);
     return code;
 }
 
 static int guard_run(int argc, char **argv) {
+    static const char usage[] =
+        "pawl guard exec URL RESOURCE [options] -- CMD [ARG...]\n\n"
+        "Checks the token, raises the mark, and runs CMD while every other writer of RESOURCE waits:\n"
+        "for a resource that is changed by other means. With sqlite:FILE, CMD must not write FILE.\n\n" WRITING_HELP
+            WRITING_SEQ "\nExit: that of CMD (126, 127: it cannot be run), or\n" WRITING_EXIT;
     struct writing w = {0};
-    const struct option_row rows[] = {WRITING_ROWS(w), {0}};
-    const struct verb verb = {
-        .name = "guard exec",
-        .usage =
-            "pawl guard exec URL RESOURCE [options] -- CMD [ARG...]\n\n"
-            "Checks the token, raises the mark, and runs CMD while every other writer of RESOURCE waits:\n"
-            "for a resource that is changed by other means. With sqlite:FILE, CMD must not write FILE.\n\n" WRITING_HELP
-            "  --seq N         rule seq: the number of this write, rising within a grant\n\n"
-            "Exit: that of CMD (126, 127: it cannot be run), or\n" WRITING_EXIT,
-        .rows = rows,
-        .mixed = true,
-        .least = 3,
-        .most = -1,
-        .operands = "URL RESOURCE -- CMD"};
-    struct common common = COMMON_INIT;
-    int n, code = parse_options(&verb, argc, argv, &common, &n);
-    if (code >= 0) return code;
     pawl_error error = PAWL_ERROR_INIT;
-    pawl_guard_write write;
-    pawl_guard *guard;
-    if ((code = fill(&w, argv[2], &write)) || (code = open_guard(argv[1], argv[2], &guard))) return code;
-    if ((code = answer(pawl_guard_enter(guard, &write, &error), argv[2], &error)) == 0)
-        code = guard_exec(guard, argv[2], argv + 3);
-    pawl_guard_close(guard);
+    int code = begin("guard exec", usage, true, -1, argc, argv, &w);
+    if (code >= 0) return code;
+    if ((code = answer(pawl_guard_enter(w.guard, &w.write, &error), argv[2], &error)) == 0)
+        code = guard_exec(w.guard, argv[2], argv + 3);
+    pawl_guard_close(w.guard);
     return code;
 }
 

@@ -80,12 +80,21 @@ static void print_record_json(const pawl_guard_record *record) {
     puts("]}");
 }
 
-/* Operands URL RESOURCE, --json. 0 with the record, or the exit code. */
-static int fetch(const struct verb *verb, int argc, char **argv, struct common *common, pawl_guard_record **ret) {
-    int n, code = parse_options(verb, argc, argv, common, &n);
+/* Operands URL RESOURCE, --json. -1 with the record, or the exit code. */
+static int fetch(const char *name, const char *usage, int argc, char **argv, bool *ret_json, pawl_guard_record **ret) {
+    const struct verb verb = {.name = name,
+                              .usage = usage,
+                              .common = COMMON_JSON,
+                              .mixed = true,
+                              .least = 2,
+                              .most = 2,
+                              .operands = "URL RESOURCE"};
+    struct common common = COMMON_INIT;
+    int n, code = parse_options(&verb, argc, argv, &common, &n);
     if (code >= 0) return code;
     pawl_error error = PAWL_ERROR_INIT;
     pawl_guard *guard;
+    *ret_json = common.json;
     if ((code = open_guard(argv[1], argv[2], &guard))) return code;
     code = pawl_guard_get(guard, argv[2], ret, &error);
     pawl_guard_close(guard);
@@ -93,56 +102,41 @@ static int fetch(const struct verb *verb, int argc, char **argv, struct common *
     return code ? complain_error(argv[2], &error) : -1;
 }
 
+#define SHOW_EXIT "Exit: 0; 1 no such record; 120 no access; 119 not a guard's file.\n"
+
 int cmd_guard_get(int argc, char **argv) {
-    static const struct verb verb = {.name = "guard get",
-                                     .usage =
-                                         "pawl guard get URL RESOURCE [--json]\n\n"
-                                         "The data of RESOURCE as it was written; with --json the whole record.\n\n"
-                                         "Exit: 0; 1 no such record; 120 no access; 119 not a guard's file.\n",
-                                     .common = COMMON_JSON,
-                                     .mixed = true,
-                                     .least = 2,
-                                     .most = 2,
-                                     .operands = "URL RESOURCE"};
-    struct common common = COMMON_INIT;
+    static const char usage[] = "pawl guard get URL RESOURCE [--json]\n\n"
+                                "The data of RESOURCE as it was written; with --json the whole record.\n\n" SHOW_EXIT;
     pawl_guard_record *record;
-    int code = fetch(&verb, argc, argv, &common, &record);
+    bool json;
+    int code = fetch("guard get", usage, argc, argv, &json, &record);
     if (code >= 0) return code;
-    if (common.json) print_record_json(record);
+    if (json) print_record_json(record);
     else fwrite(record->data, 1, record->length, stdout);
-    if (!common.json && !record->written)
-        advise(argv[2], "sealed with token %" PRId64 ", never written", record->token);
+    if (!json && !record->written) advise(argv[2], "sealed with token %" PRId64 ", never written", record->token);
     pawl_guard_free(record);
     return 0;
 }
 
+static void print_reset(const pawl_guard_reset_entry *reset) {
+    char when[40];
+    format_time(reset->at_ms, when, sizeof when);
+    printf("%s  %" PRId64 " -> %" PRId64 "  ", when, reset->from, reset->to);
+    print_plain(stdout, reset->by);
+    fputs(": ", stdout);
+    print_plain(stdout, reset->why);
+}
+
 int cmd_guard_audit(int argc, char **argv) {
-    static const struct verb verb = {.name = "guard audit",
-                                     .usage = "pawl guard audit URL RESOURCE [--json]\n\n"
-                                              "The resets of RESOURCE, oldest first: when, from, to, by whom, why.\n\n"
-                                              "Exit: 0; 1 no such record; 120 no access; 119 not a guard's file.\n",
-                                     .common = COMMON_JSON,
-                                     .mixed = true,
-                                     .least = 2,
-                                     .most = 2,
-                                     .operands = "URL RESOURCE"};
-    struct common common = COMMON_INIT;
+    static const char usage[] = "pawl guard audit URL RESOURCE [--json]\n\n"
+                                "The resets of RESOURCE, oldest first: when, from, to, by whom, why.\n\n" SHOW_EXIT;
     pawl_guard_record *record;
-    int code = fetch(&verb, argc, argv, &common, &record);
+    bool json;
+    int code = fetch("guard audit", usage, argc, argv, &json, &record);
     if (code >= 0) return code;
     for (size_t i = 0; i < record->n_resets; i++) {
-        const pawl_guard_reset_entry *reset = &record->resets[i];
-        char when[40];
-        format_time(reset->at_ms, when, sizeof when);
-        if (common.json) {
-            print_reset_json(reset);
-            putchar('\n');
-            continue;
-        }
-        printf("%s  %" PRId64 " -> %" PRId64 "  ", when, reset->from, reset->to);
-        print_plain(stdout, reset->by);
-        fputs(": ", stdout);
-        print_plain(stdout, reset->why);
+        if (json) print_reset_json(&record->resets[i]);
+        else print_reset(&record->resets[i]);
         putchar('\n');
     }
     pawl_guard_free(record);

@@ -1,14 +1,19 @@
 #include "guard_subject.h"
+#include "cli.h"
 #include "clock.h"
+#include "url.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -287,4 +292,39 @@ enum answer subject_reset(struct subject *subject, const char *resource, int64_t
     int code = pawl_guard_reset(guard, resource, to, by, why, &error);
     pawl_guard_close(guard);
     return of_code(subject, code, &error);
+}
+
+/* --- a set of its own --- */
+
+int scratch_make(const char *url, struct scratch *ret) {
+    struct url *parsed;
+    char escaped[3 * PATH_MAX] = "";
+    if (strncmp(url, "dir:", 4) != 0 || url_parse(url, &parsed, NULL)) return 0;
+    bool right = *parsed->path && !parsed->authority && !parsed->n_params; /* else open_guard says what is wrong */
+    if (right) ret->parent = strdup(parsed->path);
+    url_free(parsed);
+    if (!right) return 0;
+    ret->made_parent = ret->parent && mkdir(ret->parent, 0777) == 0;
+    if (!ret->parent || asprintf(&ret->folder, "%s/.pawl-test-XXXXXX", ret->parent) < 0) ret->folder = NULL;
+    if (!ret->folder || !mkdtemp(ret->folder)) {
+        int code = complain(EXIT_UNREACHABLE, NULL, "cannot make a folder in %s: %s", url, strerror(errno));
+        free(ret->folder);
+        ret->folder = NULL;
+        return code;
+    }
+    url_escape(escaped, sizeof escaped, ret->folder, strlen(ret->folder), "/._-");
+    if (asprintf(&ret->url, "dir:%s", escaped) < 0) ret->url = NULL;
+    return ret->url ? 0 : complain(EXIT_FAILED, NULL, "out of memory");
+}
+
+void scratch_remove(struct scratch *scratch) {
+    DIR *listing = scratch->folder ? opendir(scratch->folder) : NULL;
+    for (const struct dirent *entry; listing && (entry = readdir(listing));)
+        unlinkat(dirfd(listing), entry->d_name, 0); /* not "." and ".." */
+    if (listing) closedir(listing);
+    if (scratch->folder) rmdir(scratch->folder);
+    if (scratch->made_parent) rmdir(scratch->parent);
+    free(scratch->folder);
+    free(scratch->parent);
+    free(scratch->url);
 }

@@ -45,4 +45,13 @@ enum answer subject_reset(struct subject *subject, const char *resource, int64_t
 /* ret->data: the lines. */
 enum answer subject_audit(struct subject *subject, const char *resource, struct reply *ret);
 void reply_free(struct reply *reply);
+/* A directory is tested in a folder of its own, which goes afterwards: records cannot be taken out of a guard. */
+struct scratch {
+    char *parent, *folder, *url; /* NULL: none is needed */
+    bool made_parent;
+};
+
+/* 0, or the exit code and the reason was printed; scratch_remove is due in both cases. */
+int scratch_make(const char *url, struct scratch *ret);
+void scratch_remove(struct scratch *scratch);
 #endif

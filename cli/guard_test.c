@@ -422,9 +422,10 @@ int cmd_guard_test(int argc, char **argv) {
         .name = "guard test",
         .usage = "pawl guard test URL\n"
                  "pawl guard test --exec PROGRAM [ARG...]\n\n"
-                 "Puts the promises of a guard to the test (docs/FENCING.md), in records named pawl-test-...,\n"
-                 "which stay: test a guard on an empty set. With --exec the guard is anybody's, behind a\n"
-                 "program that is run once for each question:\n\n"
+                 "Puts the promises of a guard to the test (docs/FENCING.md), in records named pawl-test-...:\n"
+                 "with dir: in a folder of their own that goes afterwards; elsewhere they stay, so test on an\n"
+                 "empty set. With --exec the guard is anybody's, behind a program that is run once for each\n"
+                 "question:\n\n"
                  "  PROGRAM put RESOURCE LOCK TOKEN BY [accept-jump] < DATA\n"
                  "  PROGRAM seal RESOURCE LOCK TOKEN BY\n"
                  "  PROGRAM get RESOURCE         prints token, lock and writer, a line each, then the data\n"
@@ -444,9 +445,14 @@ int cmd_guard_test(int argc, char **argv) {
     if (!exec && n > 1)
         return complain(EXIT_FAILED, NULL, "guard test: '%s' is too much (--exec stands before PROGRAM)", argv[2]);
     struct test t = {.rounds = (int)rounds, .subject = {.program = exec ? argv + 1 : NULL, .url = argv[1]}};
+    struct scratch scratch = {0};
     signal(SIGPIPE, SIG_IGN);
     pawl_guard *guard = NULL;
     if (!exec && (code = open_guard(argv[1], NULL, &guard))) return code; /* a bad URL is no broken promise */
     pawl_guard_close(guard);
-    return run_checks(&t);
+    code = exec ? 0 : scratch_make(argv[1], &scratch);
+    if (scratch.url) t.subject.url = scratch.url;
+    if (!code) code = run_checks(&t);
+    scratch_remove(&scratch);
+    return code;
 }

@@ -25,6 +25,11 @@ caught() {
         in_output "all 15 promises are kept"
         [ -z "$stderr" ]
     done
+    [ -z "$(ls -A "$BATS_TEST_TMPDIR/set")" ] # the records of a test in a directory go with it
+    run -0 pawl guard test --rounds 1 "dir:$BATS_TEST_TMPDIR/a%20new%25set"
+    [ ! -e "$BATS_TEST_TMPDIR/a new%set" ]
+    run --separate-stderr -120 pawl guard test "dir:$BATS_TEST_TMPDIR/no/where"
+    in_stderr "cannot make a folder in dir:"
 }
 
 @test "a right guard behind a program keeps all promises" {
