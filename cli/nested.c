@@ -8,13 +8,29 @@
 #include "tree.h"
 #include "url.h"
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* The URL without secrets, and a directory spelled one way only: file:/a/../b, or a link to it, is file:/b. NULL: no
+ * memory. */
+static char *where_it_lives(const char *url) {
+    struct url *parsed;
+    char *shown = shown_url(url), *dir = NULL, *spelled = NULL, real[PATH_MAX];
+    if (!shown || strncmp(shown, "file:", 5) != 0 || url_parse(shown, &parsed, NULL)) return shown;
+    if (asprintf(&dir, "%s%s", parsed->authority ? "/" : "", parsed->path) < 0) dir = NULL;
+    if (dir && realpath(dir, real) && asprintf(&spelled, "file:%s", real) < 0) spelled = NULL;
+    free(dir);
+    url_free(parsed);
+    if (!spelled) return shown;
+    free(shown);
+    return spelled;
+}
+
 /* "URL,NAME", escaped; both are kept apart by the comma, which escaping removes from them. */
 static bool lock_identity(const struct run_options *options, char *ret, size_t size) {
-    char *shown = shown_url(options->common.url);
+    char *shown = where_it_lives(options->common.url);
     *ret = 0;
     bool fits = shown && url_escape(ret, size, shown, strlen(shown), ":/._-@") && strlen(ret) + 2 < size;
     if (fits) {
