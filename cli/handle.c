@@ -20,7 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define KEEP_RESULTS_S (7 * 86400)
+#define KEEP_RESULTS_S 86400
 
 static bool directory_path(char ret[PATH_MAX]) {
     if (geteuid() == 0) return snprintf(ret, PATH_MAX, "/run/pawl-hold") > 0;
@@ -56,7 +56,7 @@ static int open_directory(bool create, char ret_path[PATH_MAX]) {
     return fd;
 }
 
-/* Results that nobody asked for, and sockets of holds that died, go after a week. */
+/* Results that nobody asked for, and sockets of holds that died, go after a day. */
 static void sweep(int directory) {
     int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *listing = copy < 0 ? NULL : fdopendir(copy);
@@ -208,6 +208,7 @@ enum handle_state handle_release(const char *handle, struct hold_result *ret) {
         if (take_result(directory, handle, ret)) state = HANDLE_ENDED;
         else if (state == HANDLE_DIED) handle_end(handle, NULL);
     }
+    sweep(directory);
     close(directory);
     return state;
 }

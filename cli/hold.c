@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -74,6 +75,15 @@ static int64_t held_ms(const struct hold *h) {
     return h->held_since_ns ? (clock_now_ns() - h->held_since_ns) / NS_PER_MS : 0;
 }
 
+/* Says at once why: errno does not last until the end. */
+static void flush_output(struct hold *h) {
+    if (fflush(stdout) == 0) return;
+    complain(EXIT_FAILED, h->name, "cannot write to stdout: %s", strerror(errno));
+    __fpurge(stdout);
+    clearerr(stdout); /* it was said */
+    h->output_failed = true;
+}
+
 /* The JSON line, kept in h->result as well; printed at once unless detached. */
 static void emit(struct hold *h, const char *event, int code, const char *text) {
     char when[40];
@@ -100,7 +110,7 @@ static void emit(struct hold *h, const char *event, int code, const char *text) 
     fclose(out);
     if (h->detach) return;
     puts(h->result.json);
-    if (fflush(stdout)) h->output_failed = true;
+    flush_output(h);
 }
 
 /* The end: exit code and text for people, which `pawl release` prints. */
@@ -145,7 +155,8 @@ static int granted(struct hold *h) {
     } else {
         puts(h->handle);
     }
-    if (fflush(stdout)) return -1;
+    flush_output(h);
+    if (h->output_failed) return -1;
     if (strncmp(h->common.url, "file:", 5) == 0 && chdir("/")) advise(h->name, "stays in its working directory");
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     for (int fd = 0; fd < 3; fd++) dup2(null, fd);
@@ -257,10 +268,7 @@ static void loop(struct hold *h) {
         if (!h->over && h->starter_fd >= 0 && p[STARTER].revents) stop(h, 0, "whoever started it went away");
         if (!h->over && p[LISTENER].revents && (h->requester = handle_accept(h->listener)) >= 0)
             stop(h, 0, "as asked by pawl release");
-        if (!h->over && h->output_failed) {
-            stop(h, 0, "stdout cannot be written");
-            h->result.code = EXIT_FAILED;
-        }
+        if (!h->over && h->output_failed) stop(h, 0, "stdout cannot be written");
     }
 }
 
@@ -301,7 +309,7 @@ static int hold(struct hold *h) {
     else loop(h);
     if (h->lock) pawl_release(h->lock, 0, NULL);
     pawl_close(h->client);
-    return h->result.code;
+    return h->output_failed && h->result.code == 0 ? EXIT_FAILED : h->result.code;
 }
 
 /* The background side; whoever started it waits for "k", or for the exit code. */
@@ -309,7 +317,8 @@ static int hold_behind_handle(struct hold *h) {
     h->listener = handle_listen(h->handle);
     if (h->listener < 0) return EXIT_FAILED;
     int code = hold(h);
-    handle_end(h->handle, h->requester < 0 && h->held_since_ns ? &h->result : NULL);
+    bool will_be_asked = h->requester < 0 && h->held_since_ns && h->starter_fd < 0; /* the handle was taken */
+    handle_end(h->handle, will_be_asked ? &h->result : NULL);
     if (h->requester >= 0) handle_answer(h->requester, &h->result);
     return code;
 }

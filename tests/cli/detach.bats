@@ -2,6 +2,10 @@
 load helper
 setup() { pawl_setup; mkdir "$BATS_TEST_TMPDIR/locks"; handle=; }
 teardown() { [ -z "$handle" ] || pawl release "$handle" 2>/dev/null || true; }
+handles() { # as root, and as anybody else
+    [ "$(id -u)" != 0 ] || { echo /run/pawl-hold && return; }
+    echo "$(getent passwd "$(id -u)" | cut -d: -f6)/.local/state/pawl-hold"
+}
 gone() { ! kill -0 "$1" 2>/dev/null; }
 
 @test "prints a handle when it is held; release ends it" {
@@ -90,6 +94,23 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     run --separate-stderr -0 pawl release --json "$handle"
     jq -e '.event == "released" and .text == "SIGTERM"' <<<"$output"
     run -125 pawl release "$handle"
+}
+
+@test "a handle that cannot be printed: 125 with the reason, and nothing is held" {
+    run --separate-stderr -125 bash -c '"$0" hold -d n >/dev/full' "${PAWL_BIN:-pawl}"
+    in_stderr "pawl: n: cannot write to stdout: No space left on device"
+    [ "$(wc -l <<<"$stderr")" = 1 ]
+    run -1 pawl who -q n
+}
+
+@test "results that nobody asked for go after a day" {
+    handle=$(pawl hold -d n)
+    kill -TERM "${handle%-*}"
+    until_ok 10 gone "${handle%-*}"
+    old=$(handles)/1-0123456789abcdef.end
+    touch -d '25 hours ago' "$old"
+    run -0 pawl release "$handle"
+    [ ! -e "$old" ]
 }
 
 @test "lost: a later release is 122 and says why" {
