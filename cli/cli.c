@@ -69,7 +69,7 @@ static void print_message(const char *level, const char *name, const char *forma
         fputs("}", memory);
     } else {
         fputs("pawl: ", memory);
-        if (name) {
+        if (name && *name) {
             print_plain(memory, name);
             fputs(": ", memory);
         }
@@ -148,6 +148,12 @@ bool parse_duration(const char *text, int64_t *ret_ms) {
     if (ms > TEN_YEARS_MS) return false;
     *ret_ms = ms;
     return true;
+}
+
+void spell_duration(int64_t ms, char *ret, size_t size) {
+    if (ms % 3600000 == 0 && ms) snprintf(ret, size, "%" PRId64 "h", ms / 3600000);
+    else if (ms % 1000 == 0) snprintf(ret, size, "%" PRId64 "s", ms / 1000);
+    else snprintf(ret, size, "%" PRId64 "ms", ms);
 }
 
 bool parse_exit_code(const char *text, int *ret) {

@@ -55,6 +55,8 @@ void advise(const char *name, const char *format, ...) __attribute__((format(pri
 /* "250ms", "15s", "2m", "1h", "1.5" (seconds; rounded up to milliseconds); false: not a duration, negative, or over 10
  * years. */
 bool parse_duration(const char *text, int64_t *ret_ms);
+/* The other way round, as one may write it: "100ms", "15s", "24h". */
+void spell_duration(int64_t ms, char *ret, size_t size);
 /* 0 .. 255. */
 bool parse_exit_code(const char *text, int *ret);
 /* "4 min 12 s", "3 s", "250 ms": for people. */

@@ -33,3 +33,14 @@ void holder_tell_doubt(struct holder *h) {
     if (!*text && h->told_doubt) report_progress(h->run, "no longer in doubt");
     h->told_doubt = *text;
 }
+
+/* A CONT is pending, as every signal is blocked, if we had been stopped: then the machine is not to blame. */
+void holder_note_lateness(const struct holder *h) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCONT);
+    bool was_stopped = sigtimedwait(&set, NULL, &(struct timespec){0}) == SIGCONT;
+    int64_t *worst = was_stopped ? &h->shared->result.stopped_ms : &h->shared->result.late_ms;
+    int64_t late_ms = (clock_now_ns() - h->armed_ns) / NS_PER_MS;
+    if (late_ms > *worst) *worst = late_ms;
+}

@@ -142,7 +142,7 @@ static bool seal(struct holder *h) {
     pawl_error error = PAWL_ERROR_INIT;
     const struct run_options *options = &h->run->options;
     if (!h->run->seal) return true;
-    int code = seal_raise(h->run->seal, pawl_token(h->lock), h->child.pid, options->command[0], &error);
+    int code = seal_raise(h->run->seal, pawl_token(h->lock), h->child.pid, options->command[0], h->sock, &error);
     if (code) not_taken(h, code, &error);
     return code == PAWL_OK;
 }
@@ -226,6 +226,8 @@ static void check_lease(struct holder *h) {
     holder_tell_doubt(h);
     if (!held) {
         holder_doubt(h, text, sizeof text);
+        if (h->shared->result.stopped_ms)
+            snprintf(text, sizeof text, "the process that renews (pid %d) was stopped", (int)getpid());
         stop_tree(h, *text ? text : "the lock is not ours any more", at_once);
     } else if (h->max_hold_ns <= now) {
         stop_tree(h, "held for as long as --max-hold allows", false);
@@ -341,7 +343,7 @@ static void keep(struct holder *h) {
             return;
         }
         if (p[TIMER].revents) {
-            h->shared->result.late_ms = most(h->shared->result.late_ms, (clock_now_ns() - h->armed_ns) / NS_PER_MS);
+            holder_note_lateness(h);
             drain(h->timer_fd);
         }
         wake_front(h);

@@ -22,4 +22,6 @@ pawl_observer holder_observe;
 void holder_doubt(const struct holder *h, char *ret, size_t size);
 /* With -v: that renewals fail, or work again. */
 void holder_tell_doubt(struct holder *h);
+/* The timer has fired: how late, and was it the machine? */
+void holder_note_lateness(const struct holder *h);
 #endif

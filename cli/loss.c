@@ -5,7 +5,6 @@
  *
  * TERM must not come before a renewal had its chance, which bounds the grace. */
 #include "run.h"
-#include <inttypes.h>
 #include <string.h>
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -25,15 +24,16 @@ int settle_times(struct run *run) {
     else if (options->grace_ms < 0) run->grace_ms = most(0, least(GRACE_MS, least(ttl / 3, room)));
     else if (options->kill_at_once || options->grace_ms <= room) run->grace_ms = options->grace_ms;
     else {
-        char grace[32], ttl_text[32], room_text[32];
-        format_duration(options->grace_ms, grace, sizeof grace);
-        format_duration(ttl, ttl_text, sizeof ttl_text);
-        format_duration(most(0, room), room_text, sizeof room_text);
+        char grace[32], ttl_text[32], room_text[32], longer[32];
+        spell_duration(options->grace_ms, grace, sizeof grace);
+        spell_duration(ttl, ttl_text, sizeof ttl_text);
+        spell_duration(most(0, room), room_text, sizeof room_text);
+        int64_t enough = 2 * (options->grace_ms + margin + run->kill_ms) + options->grace_ms / 16;
+        spell_duration((enough / 1000 + 1) * 1000, longer, sizeof longer);
         return complain(EXIT_REFUSED, options->name,
                         "a grace of %s does not fit into a ttl of %s: the command would be told to end before a late "
-                        "renewal had its chance; use --grace %s or less, or a ttl of %" PRId64 "ms or more",
-                        grace, ttl_text, room_text,
-                        2 * (options->grace_ms + margin + run->kill_ms) + options->grace_ms / 16);
+                        "renewal had its chance; use --grace %s or less, or a ttl of %s or more",
+                        grace, ttl_text, room_text, longer);
     }
     return 0;
 }

@@ -74,21 +74,14 @@ static int bad_value(const struct verb *verb, const char *name, const char *valu
     return bad(verb, what);
 }
 
-/* A limit as it may be written: "100ms", "24h". */
-static void write_limit(int64_t ms, char *ret, size_t size) {
-    if (ms % 3600000 == 0 && ms) snprintf(ret, size, "%" PRId64 "h", ms / 3600000);
-    else if (ms % 1000 == 0) snprintf(ret, size, "%" PRId64 "s", ms / 1000);
-    else snprintf(ret, size, "%" PRId64 "ms", ms);
-}
-
 static int store_duration(const struct verb *verb, const struct option_row *row, const char *name, const char *value) {
     int64_t ms;
     if (!parse_duration(value, &ms))
         return bad_value(verb, name, value, "a duration, as in 250ms, 15s, 2m, 1h, or seconds");
     if (ms < row->min || (row->max && ms > row->max)) {
         char low[24], high[24], must[64];
-        write_limit(row->min, low, sizeof low);
-        write_limit(row->max, high, sizeof high);
+        spell_duration(row->min, low, sizeof low);
+        spell_duration(row->max, high, sizeof high);
         snprintf(must, sizeof must, row->max ? "from %s to %s" : "%s or more", low, high);
         return bad_value(verb, name, value, must);
     }

@@ -78,9 +78,9 @@ static int report_lost(const struct run *run, const struct run_result *result) {
         snprintf(fate, sizeof fate, "; %.32s (pid %d) got TERM at %s and was gone at %s", command_name(run),
                  (int)result->cmd, told, gone);
     else if (result->cmd)
-        snprintf(fate, sizeof fate, "; %.32s (pid %d) was gone at %s", command_name(run), (int)result->cmd, gone);
+        snprintf(fate, sizeof fate, "; %.32s (pid %d) got KILL at %s", command_name(run), (int)result->cmd, gone);
     complain(EXIT_LOST, run->options.name, "LOST after %s: %s%s", held, result->text, fate);
-    if (result->late_ms >= run->margin_ms)
+    if (result->late_ms >= run->margin_ms && !result->stopped_ms)
         warn(run->options.name, "timers of this machine came %lld ms late: use a longer ttl",
              (long long)result->late_ms);
     if (result->spared)
@@ -93,6 +93,11 @@ static int report_lost(const struct run *run, const struct run_result *result) {
 static void report_narrow(const struct run *run, const struct run_result *result) {
     long long ttl = run->options.common.ttl_ms;
     if (result->least_left_ms == INT64_MAX) return;
+    if (result->stopped_ms > run->margin_ms) {
+        warn(run->options.name, "the process that renews was stopped for %lld ms, with a ttl of %lld ms",
+             (long long)result->stopped_ms, ttl);
+        return;
+    }
     if (result->least_left_ms < ttl / 4)
         warn(run->options.name,
              "renewals came late: %lld ms of a ttl of %lld ms were left at the worst; use a longer ttl",

@@ -26,7 +26,7 @@ static const char usage[] =
     "      --seal GUARD#RESOURCE tell the resource of the new token before CMD starts (pawl guard --help)\n"
     "      --for correctness     refuse a service that may grant a lock twice; ask it at the end\n"
     "      --label TEXT          shown to others by pawl who\n"
-    "  -v, -q, --log text|json   more, fewer, or machine-readable messages\n"
+    "  -v, -q                    more or fewer messages;  --json, --log json: as JSON\n"
     "\n"
     "Exit: that of CMD, 128+n if signal n ended it; 119 refused, 120 unreachable, 121 refused by --seal, 122 lost,\n"
     "123 busy, 124 waited too long, 125 pawl failed, 126 CMD cannot be executed, 127 not found.\n";

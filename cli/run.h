@@ -53,6 +53,7 @@ struct run_result {
     pid_t cmd;
     int64_t least_left_ms; /* of the lease, when it was at its shortest and still ours; INT64_MAX: there is none */
     int64_t late_ms;       /* the latest timer */
+    int64_t stopped_ms;    /* the same when it came late because the holder had been stopped */
     size_t spared;
     pid_t spared_pid;
     char text[640]; /* why: for a loss, or what the library said */

@@ -1,8 +1,13 @@
 #include "seal.h"
+#include "clock.h"
 #include "guard.h"
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 struct seal {
     pawl_guard *guard;
@@ -27,19 +32,49 @@ int seal_open(const char *text, const char *name, struct seal **ret) {
     return code;
 }
 
-int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command, pawl_error *error) {
+/* A guard that others keep busy cannot be cancelled: so it is asked in a thread, which may be left behind. */
+struct raising {
+    struct seal *seal;
     char by[256];
-    pawl_error said = PAWL_ERROR_INIT;
+    int64_t token;
+    int done_fd; /* eventfd */
+    int code;
+    pawl_error said;
+};
+
+static void *raise_main(void *data) {
+    struct raising *raising = data;
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
-    describe_process(worker, command, by, sizeof by);
-    write.resource = seal->resource;
-    write.lock = seal->name;
-    write.token = token;
-    write.by = by;
-    int code = pawl_guard_seal(seal->guard, &write, &said);
-    if (code == PAWL_OK) return code;
-    *error = said;
-    snprintf(error->text, sizeof error->text, "cannot seal '%.160s': %.330s", seal->resource, said.text);
+    write.resource = raising->seal->resource;
+    write.lock = raising->seal->name;
+    write.token = raising->token;
+    write.by = raising->by;
+    raising->code = pawl_guard_seal(raising->seal->guard, &write, &raising->said);
+    eventfd_write(raising->done_fd, 1);
+    return NULL;
+}
+
+int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command, int cancel_fd, pawl_error *error) {
+    pthread_t thread;
+    struct raising *raising = calloc(1, sizeof *raising);
+    if (!raising) return PAWL_EINTERNAL;
+    *raising =
+        (struct raising){.seal = seal, .token = token, .done_fd = eventfd(0, EFD_CLOEXEC), .said = PAWL_ERROR_INIT};
+    describe_process(worker, command, raising->by, sizeof raising->by);
+    if (raising->done_fd < 0 || pthread_create(&thread, NULL, raise_main, raising)) {
+        if (raising->done_fd >= 0) close(raising->done_fd);
+        free(raising);
+        return PAWL_EINTERNAL;
+    }
+    if (clock_wait_fd(raising->done_fd, POLLIN, INT64_MAX, cancel_fd) != 1) return PAWL_ECANCELLED;
+    pthread_join(thread, NULL);
+    int code = raising->code;
+    if (code) {
+        *error = raising->said;
+        snprintf(error->text, sizeof error->text, "cannot seal '%.160s': %.330s", seal->resource, raising->said.text);
+    }
+    close(raising->done_fd);
+    free(raising);
     return code == PAWL_ETIMEOUT ? PAWL_EUNREACHABLE : code; /* the lock itself was not busy */
 }
 

@@ -122,9 +122,12 @@ static void print_json_lock(const char *name, const char *url, const struct pers
 
 /* --- for people --- */
 
-/* "pid 4711, ana@web1, "nightly backup"" */
-static void print_whereabouts(const pawl_entry *e) {
-    const char *comma = "";
+/* "backup.sh    pid 4711, ana@web1, "nightly backup"" */
+static void print_person(const pawl_entry *e, bool known, int width) {
+    const char *command = e->command ? e->command : known ? "-" : "another program", *comma = "";
+    print_plain(stdout, command);
+    int pad = width - (int)strlen(command);
+    if (e->pid || e->user || e->host || e->label) printf("%*s ", pad > 0 ? pad : 0, "");
     if (e->pid) printf("pid %" PRId64, e->pid), comma = ", ";
     if (e->user || e->host) {
         fputs(comma, stdout);
@@ -140,18 +143,10 @@ static void print_whereabouts(const pawl_entry *e) {
     }
 }
 
-static void print_command(const pawl_entry *e, bool known, int width) {
-    const char *command = e->command ? e->command : known ? "-" : "another program";
-    print_plain(stdout, command);
-    int pad = width - (int)strlen(command);
-    printf("%*s ", pad > 0 ? pad : 0, "");
-}
-
 static void print_holder(const pawl_entry *e, int64_t now_ms) {
     char when[40], duration[40];
     fputs("  held by   ", stdout);
-    print_command(e, e->pid || e->user || e->host, 14);
-    print_whereabouts(e);
+    print_person(e, e->pid || e->user || e->host, 14);
     if (e->shared) fputs(" (shared)", stdout);
     fputc('\n', stdout);
     bool left = e->left_ms > 0 && e->left_ms != PAWL_FOREVER;
@@ -170,8 +165,7 @@ static void print_holder(const pawl_entry *e, int64_t now_ms) {
 static void print_waiter(const pawl_entry *e, bool first, int64_t now_ms) {
     char duration[40];
     printf("  %-8s  %d  ", first ? "waiting" : "", e->place);
-    print_command(e, true, 11);
-    print_whereabouts(e);
+    print_person(e, true, 11);
     if (e->shared) fputs(" (shared)", stdout);
     if (e->since_ms) {
         format_duration(now_ms - e->since_ms, duration, sizeof duration);

@@ -217,6 +217,25 @@ put() {
     run --separate-stderr -125 pawl run --seal "dir:$BATS_TEST_TMPDIR/x#" acct -- true
 }
 
+@test "run --seal: a signal is heard while others keep the guard busy" {
+    mkfifo "$BATS_TEST_TMPDIR/fifo"
+    url=${kinds[0]}
+    "$bin" guard exec "$url" acct --lock acct --token 7 -- cat "$BATS_TEST_TMPDIR/fifo" 3>&- &
+    exec {busy}>"$BATS_TEST_TMPDIR/fifo" # open: it is inside
+    "$bin" run --seal "$url" acct -- touch "$BATS_TEST_TMPDIR/ran" 3>&- &
+    pid=$! start=$SECONDS code=0
+    until_ok 10 pawl who -q acct
+    kill -INT "$pid" # ignored: a background job of a shell
+    kill -TERM "$pid"
+    wait "$pid" || code=$?
+    [ "$code" = 143 ]
+    [ $((SECONDS - start)) -lt 8 ] # the guard waits for 10 s
+    [ ! -e "$BATS_TEST_TMPDIR/ran" ]
+    run -1 pawl who -q acct
+    exec {busy}>&-
+    wait
+}
+
 @test "libpawl-guard(3) has each function and code of pawl_guard.h, and no other" {
     top=$BATS_TEST_DIRNAME/../..
     sed -e 's,/\*.*\*/,,' "$top/include/pawl_guard.h" | grep -o '\bpawl_guard_[a-z_]*(' | tr -d '(' | sort -u >declared

@@ -114,6 +114,16 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     PAWL_LOCK="no sense, at,all" run -0 timeout 5 "$PAWL" run n echo free
 }
 
+@test "a run of the same directory by another spelling is nested as well" {
+    mkdir -p locks other
+    ln -s locks link
+    for url in file:link "file:$PWD/other/../locks" "file:///$PWD/locks/"; do
+        run --separate-stderr -125 pawl run -u "file:locks" n -- "$PAWL" run -u "$url" n -- true
+        in_stderr "already runs under this lock"
+    done
+    run -0 pawl run -u file:locks n -- "$PAWL" run -u file:other n -- true
+}
+
 @test "busy is 123, too long is 124, -E replaces both; nothing is said without a terminal" {
     hold n
     for flag in -n --nb --nonblock --nonblocking --nowait; do

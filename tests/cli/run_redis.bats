@@ -110,7 +110,7 @@ LOOP='while :; do read -rt 0.02 <> <(:); done'
 
 @test "refused: times that cannot work, shared mode, correctness without a guard" {
     run --separate-stderr -119 pawl run -t 3s --grace 2s n touch ran
-    in_stderr "a grace of 2 s does not fit into a ttl of 3 s"
+    in_stderr "a grace of 2s does not fit into a ttl of 3s"
     run --separate-stderr -119 pawl run --for correctness n touch ran
     run -0 pawl run --for efficiency n true
     run pawl run -s n touch ran
@@ -171,6 +171,19 @@ LOOP='while :; do read -rt 0.02 <> <(:); done'
     kill -CONT "$pid" "$holder"
     ends 122
     jq -e '.outcome == "lost" and .exit == 122' r
+}
+
+@test "a holder that was stopped is named, and the machine is not blamed" {
+    start -t 6s n sh -c 'echo $PPID >holder; touch up; until [ -e go ]; do sleep 0.02; done'
+    read -r holder <holder
+    kill -STOP "$holder"
+    until_ok 8 sh -c '[ "$(redis-cli -p '"$PAWL_TEST_REDIS_PORT"' PTTL pawl:n)" -lt 3700 ]' # it would have been renewed at 4000
+    kill -CONT "$holder"
+    until_ok 8 sh -c '[ "$(redis-cli -p '"$PAWL_TEST_REDIS_PORT"' PTTL pawl:n)" -gt 4000 ]'
+    touch go
+    ends 0
+    grep -q 'the process that renews was stopped for .* ms, with a ttl of 6000 ms' stderr
+    ! grep 'timers of this machine' stderr
 }
 
 @test "renewals that come late are warned of" {
