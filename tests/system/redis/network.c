@@ -41,7 +41,7 @@ static void open_both(int64_t ttl_ms) {
 
 static int setup(void **state) {
     (void)state;
-    server.shim = skew_library;
+    server.shim = skew_library();
     server_start_redis(&server, NULL);
     open_both(30000);
     return 0;

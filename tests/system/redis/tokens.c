@@ -284,7 +284,7 @@ static int64_t clock_of(const struct server *s) {
 static void test_clock_steps(void **state) {
     (void)state;
     struct probe p;
-    b.shim = skew_library;
+    b.shim = skew_library();
     server_start_redis(&b, NULL);
     probe_ready(&p, "%s", b.url);
     grants(&p, 3);

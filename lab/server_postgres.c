@@ -21,7 +21,7 @@ static void program(const char *name, char ret[256]) {
 }
 
 static void fail(const struct server *s, const char *what) {
-    fprintf(stderr, "test server: %s failed; see %s/setup.log\n", what, s->dir);
+    fprintf(stderr, "server: %s failed; see %s/setup.log\n", what, s->dir);
     exit(1);
 }
 

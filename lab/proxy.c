@@ -46,7 +46,7 @@ struct proxy {
 };
 
 static void fail(const char *what) {
-    fprintf(stderr, "test proxy: %s: %s\n", what, strerror(errno));
+    fprintf(stderr, "proxy: %s: %s\n", what, strerror(errno));
     exit(1);
 }
 

@@ -1,14 +1,14 @@
 /* proxy.h: a fault in the network on demand: a TCP relay on the loopback, run by a thread of its own, whose directions
  * can be slowed, silenced and cut, also for connections that stand already. */
-#ifndef TESTS_PROXY_H
-#define TESTS_PROXY_H
+#ifndef LAB_PROXY_H
+#define LAB_PROXY_H
 #include <stdbool.h>
 #include <stdint.h>
 
 struct proxy;
 enum proxy_way { PROXY_TO_SERVER, PROXY_TO_CLIENT };
 
-/* Relays 127.0.0.1:<a free port> to 127.0.0.1:port. Ends the test program if it cannot. */
+/* Relays 127.0.0.1:<a free port> to 127.0.0.1:port. ends the program if it cannot. */
 struct proxy *proxy_start(int port);
 void proxy_stop(struct proxy *p);
 int proxy_port(const struct proxy *p);

@@ -22,7 +22,7 @@
 __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    fputs("test server: ", stderr);
+    fputs("server: ", stderr);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     va_end(arguments);
@@ -105,7 +105,7 @@ void server_await(struct server *s) {
     int status;
     while (!s->ready(s)) {
         if (waitpid(s->pid, &status, WNOHANG) == s->pid || clock_now_ns() > end) {
-            fprintf(stderr, "test server: %s did not come up; %s/log:\n", s->argv[0], s->dir);
+            fprintf(stderr, "server: %s did not come up; %s/log:\n", s->argv[0], s->dir);
             char command[128];
             snprintf(command, sizeof command, "tail -5 %s/log >&2", s->dir);
             if (system(command)) fputs("(no log)\n", stderr);
@@ -125,7 +125,8 @@ void server_run(struct server *s) {
     server_await(s);
 }
 
-const char skew_library[] = SKEW_LIBRARY;
+/* In the build tree, or installed beside the modules. */
+const char *skew_library(void) { return access(SKEW_BUILT, R_OK) == 0 ? SKEW_BUILT : SKEW_INSTALLED; }
 
 void skew_set(const struct server *s, int64_t ms) {
     char path[sizeof s->dir + 8];
@@ -154,7 +155,7 @@ void server_stop(struct server *s) {
     server_kill(s, SIGKILL);
     if (s->dir[0]) {
         snprintf(command, sizeof command, "rm -rf -- '%s'", s->dir);
-        if (system(command)) fprintf(stderr, "test server: cannot remove %s\n", s->dir);
+        if (system(command)) fprintf(stderr, "server: cannot remove %s\n", s->dir);
     }
     for (int i = 0; s->argv[i]; i++) free(s->argv[i]);
     memset(s, 0, sizeof *s);

@@ -1,8 +1,8 @@
-/* server.h: real servers for the tests: each in a temporary directory of its own, on a free port of the loopback, ended
+/* server.h: real servers for the lab and the tests: each in a temporary directory of its own, on a free port of the loopback, ended
  * by its pid, and killed by the kernel if whoever started it dies (PR_SET_PDEATHSIG of the starting thread). A starter
- * aborts the test program with a text on stderr if its server does not come up: no test can go on without it. */
-#ifndef TESTS_SERVER_H
-#define TESTS_SERVER_H
+ * ends the program with a text on stderr if its server does not come up: nothing can go on without it. */
+#ifndef LAB_SERVER_H
+#define LAB_SERVER_H
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -14,7 +14,7 @@ struct server {
     int port;
     char dir[64];  /* under $TMPDIR or /tmp; removed by server_stop */
     char url[128]; /* what pawl -u takes */
-    uid_t user;    /* 0: as whoever runs the test */
+    uid_t user;    /* 0: as whoever runs it */
     gid_t group;
     const char *shim; /* a library to preload, set before the start (skew.h); NULL: none */
     char *argv[SERVER_ARGS];
@@ -35,7 +35,7 @@ void server_await(struct server *s); /* the second half of it */
 /* A blocking connection to 127.0.0.1:port with 2 s time limits, or -1. */
 int server_dial(int port);
 
-/* --- for tests; a struct server is all zeros (but shim) before its start --- */
+/* --- for users; a struct server is all zeros (but shim) before its start --- */
 
 void server_kill(struct server *s,
                  int signal);          /* SIGSTOP, SIGCONT: sent only; others: also waited for, then pid is 0 */

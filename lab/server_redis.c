@@ -102,7 +102,7 @@ void server_start_sentinel(struct server *s, int port, const char *lines) {
                 "sentinel down-after-milliseconds mymaster 700\nsentinel failover-timeout mymaster 4000\n%s\n",
                 s->port, s->dir, port, lines) < 0 ||
         fclose(file)) {
-        fprintf(stderr, "test server: cannot write %s\n", path);
+        fprintf(stderr, "server: cannot write %s\n", path);
         exit(1);
     }
     snprintf(s->url, sizeof s->url, "redis+sentinel://127.0.0.1:%d/mymaster", s->port);
