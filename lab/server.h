@@ -58,6 +58,10 @@ int64_t server_redis_int(int port, const char *format, ...) __attribute__((forma
 void server_start_postgres(struct server *s, const char *settings);
 /* A standby of `primary`, streaming. */
 void server_start_standby(struct server *s, const struct server *primary, const char *settings);
+/* PgBouncer before `postgres`. mode: "session", "transaction", "statement"; settings: more lines, or "". Needs
+ * server_has_pgbouncer. */
+void server_start_pgbouncer(struct server *s, const struct server *postgres, const char *mode, const char *settings);
+bool server_has_pgbouncer(void);
 /* Runs one SQL text as postgres and returns the first column of the first row (malloc); "" for none; "-SQLSTATE text"
  * for an error; NULL: no answer. */
 char *server_sql(int port, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -120,3 +120,29 @@ void server_start_standby(struct server *s, const struct server *primary, const 
     configure(s, settings);
     start(s);
 }
+
+bool server_has_pgbouncer(void) { return access("/usr/sbin/pgbouncer", X_OK) == 0; }
+
+static bool listens(const struct server *s) {
+    int fd = server_dial(s->port);
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+void server_start_pgbouncer(struct server *s, const struct server *postgres, const char *mode, const char *settings) {
+    char path[128];
+    prepare(s, "pgbouncer");
+    s->ready = listens;
+    snprintf(path, sizeof path, "%s/ini", s->dir);
+    FILE *file = fopen(path, "w");
+    if (!file ||
+        fprintf(file,
+                "[databases]\n* = host=127.0.0.1 port=%d user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+                "listen_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n%s\n",
+                postgres->port, s->port, mode, settings) < 0 ||
+        fclose(file) || (s->user && chown(path, s->user, s->group)))
+        fail(s, "writing its configuration");
+    server_arg(s, "/usr/sbin/pgbouncer");
+    server_arg(s, "%s", path);
+    server_run(s);
+}

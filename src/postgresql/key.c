@@ -1,9 +1,13 @@
 /* key.c: from a lock's name to the numbers of an advisory lock, so that programs which use advisory locks already meet
  * ours. One bigint and two integers are two spaces that never overlap (PostgreSQL documentation, "Advisory Lock
- * Functions"). hashtextextended  the server's hashtextextended(name, 0): the default, 64 bits hashtext          the
- * server's hashtext(name): what many SQL snippets use, 32 bits fnv1a63           FNV-1a, 64 bit, without the sign bit:
- * common in Go java31            String.hashCode() & 0x7fffffff, of the UTF-16 form: common in Java int8 the name is
- * the number int4x2            the name is two numbers, "1001/45892" */
+ * Functions"). sql/lock.sql does the same in SQL.
+ *
+ *   hashtextextended  the server's hashtextextended(name, 0): the default, 64 bits
+ *   hashtext          the server's hashtext(name): what many SQL snippets use, 32 bits
+ *   fnv1a63           FNV-1a, 64 bit, without the sign bit: common in Go
+ *   java31            String.hashCode() & 0x7fffffff, of the UTF-16 form: common in Java
+ *   int8              the name is the number
+ *   int4x2            "CLASS/ID": each is a number, or a word, of which the server's hashtext is taken */
 #include "postgresql.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +21,7 @@ static const struct {
     [KEY_FNV1A63] = {"fnv1a63", "$1::int8"},
     [KEY_JAVA31] = {"java31", "$1::int8"},
     [KEY_INT8] = {"int8", "$1::int8"},
-    [KEY_INT4X2] = {"int4x2", "$1::int4, $2::int4"},
+    [KEY_INT4X2] = {"int4x2", KEY_PART("$1") ", " KEY_PART("$2")},
 };
 
 const char *key_expression(enum key_mode mode) { return modes[mode].expression; }
@@ -65,12 +69,22 @@ static bool number(const char *text, size_t length, int64_t low, int64_t high, c
     return strcmp(ret, copy) == 0; /* one name, one lock: no second spelling, and no overflow */
 }
 
-static bool two_numbers(const char *name, size_t length, struct key *ret, pawl_error *error) {
+/* What looks like a number is one, and has one spelling; all else is a word. */
+static bool part(const char *text, size_t length, char ret[], size_t size) {
+    size_t sign = length > 0 && (*text == '-' || *text == '+'), digits = 0;
+    while (sign + digits < length && text[sign + digits] >= '0' && text[sign + digits] <= '9') digits++;
+    if (digits > 0 && sign + digits == length) return number(text, length, INT32_MIN, INT32_MAX, ret);
+    snprintf(ret, size, "%.*s", (int)length, text);
+    return length > 0;
+}
+
+static bool two_parts(const char *name, size_t length, struct key *ret, pawl_error *error) {
     const char *slash = memchr(name, '/', length);
-    if (slash && number(name, (size_t)(slash - name), INT32_MIN, INT32_MAX, ret->text[0]) &&
-        number(slash + 1, length - (size_t)(slash - name) - 1, INT32_MIN, INT32_MAX, ret->text[1]))
+    if (slash && part(name, (size_t)(slash - name), ret->text[0], sizeof ret->text[0]) &&
+        part(slash + 1, length - (size_t)(slash - name) - 1, ret->text[1], sizeof ret->text[1]))
         return true;
-    error_set(error, PAWL_EINVALID, NULL, "with key=int4x2 a lock is named by two numbers of 32 bits, as 1001/45892");
+    error_set(error, PAWL_EINVALID, NULL,
+              "with key=int4x2 a lock is named CLASS/ID, each a number of 32 bits or a word, as orders/45892");
     return false;
 }
 
@@ -82,12 +96,12 @@ bool key_of(enum key_mode mode, const char *name, size_t length, struct key *ret
     case KEY_HASHTEXTEXTENDED:
     case KEY_HASHTEXT: ret->values[0] = name; return true;
     case KEY_FNV1A63:
-        snprintf(ret->text[0], 24, "%lld", (long long)fnv1a63((const unsigned char *)name, length));
+        snprintf(ret->text[0], sizeof ret->text[0], "%lld", (long long)fnv1a63((const unsigned char *)name, length));
         return true;
     case KEY_JAVA31:
-        snprintf(ret->text[0], 24, "%lld", (long long)java31((const unsigned char *)name, length));
+        snprintf(ret->text[0], sizeof ret->text[0], "%lld", (long long)java31((const unsigned char *)name, length));
         return true;
-    case KEY_INT4X2: return two_numbers(name, length, ret, error);
+    case KEY_INT4X2: return two_parts(name, length, ret, error);
     case KEY_INT8: break;
     }
     if (number(name, length, INT64_MIN, INT64_MAX, ret->text[0])) return true;

@@ -77,8 +77,9 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     char target[512] = "";
     if (name)
         snprintf(target, sizeof target,
-                 two ? "AND l.objsubid = 2 AND l.classid::int8 = $1::int4::int8 & 4294967295 AND l.objid::int8 = "
-                       "$2::int4::int8 & 4294967295%.0s"
+                 two ? "AND l.objsubid = 2 AND l.classid::int8 = (" KEY_PART("$1") ")::int8 & 4294967295 AND "
+                                                                                   "l.objid::int8 = (" KEY_PART(
+                                                                                       "$2") ")::int8 & 4294967295%.0s"
                      : "AND l.objsubid = 1 AND (l.classid::int8 << 32 | l.objid::int8) = %s",
                  key_expression(s->bk->key));
     snprintf(sql, sizeof sql,
@@ -110,11 +111,11 @@ enum bk_says look_tokens(struct bk_session *s, bool advance, uint64_t to, struct
     enum bk_says says = BK_YES;
     if (advance) says = question_once(s, "SELECT pawl.advance($1)", 1, values, until, &advanced, error);
     if (says == BK_YES)
-        says = question_once(
-            s,
-            "SELECT t.last_value, b.last_value, s.last_value, hashtextextended(pawl.identity(), 0) & 9223372036854775807, "
-            "pawl.clock_us() FROM pawl.token t, pawl.since b, pawl.server s",
-            0, NULL, until, &result, error);
+        says = question_once(s,
+                             "SELECT t.last_value, b.last_value, s.last_value, hashtextextended(pawl.identity(), 0) & "
+                             "9223372036854775807, "
+                             "pawl.clock_us() FROM pawl.token t, pawl.since b, pawl.server s",
+                             0, NULL, until, &result, error);
     if (says != BK_YES) return says;
     *ret = (struct bk_tokens){.last = strtoull(PQgetvalue(result, 0, 0), NULL, 10),
                               .since = strtoull(PQgetvalue(result, 0, 1), NULL, 10),

@@ -44,8 +44,12 @@ struct key {
     const char *expression; /* of $1 and $2: "hashtextextended($1, 0)" */
     int n;                  /* 1 or 2 parameters */
     const char *values[2];
-    char text[2][24];
+    char text[2][513];
 };
+/* Half of KEY_INT4X2: a number, or the hash of a word. */
+#define KEY_PART(parameter)                                                                                            \
+    "CASE WHEN " parameter "::text ~ '^-?[0-9]+$' THEN " parameter "::text::int4 ELSE hashtext(" parameter "::text) "  \
+                                                                                                           "END"
 bool key_of(enum key_mode mode, const char *name, size_t length, struct key *ret, pawl_error *error);
 const char *key_expression(enum key_mode mode);
 bool key_mode_parse(const char *text, enum key_mode *ret);

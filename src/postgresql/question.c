@@ -2,15 +2,14 @@
  * socket is ready. A statement that was sent and whose answer did not come may have been executed: UNKNOWN. */
 #include "clock.h"
 #include "postgresql.h"
+#include "refusal.h"
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 static void lost(const struct bk_session *s, const char *what, pawl_error *error) {
     char text[300];
-    snprintf(text, sizeof text, "%s", PQerrorMessage(s->conn));
-    for (char *c = text; *c; c++)
-        if (*c == '\n') *c = ' ';
+    refusal_text(s->conn, text, sizeof text);
     error_set(error, PAWL_EUNREACHABLE, s->node, "%s: %s: %s", s->node, what, *text ? text : "the connection ended");
 }
 
@@ -18,33 +17,6 @@ static enum bk_says timed_out(const struct bk_session *s, int ready, enum bk_say
     if (ready == -1) error_set(error, PAWL_ECANCELLED, s->node, "cancelled while waiting for %s", s->node);
     else error_set(error, PAWL_EUNREACHABLE, s->node, "%s does not answer (timed out)", s->node);
     return says;
-}
-
-/* What the server refused. Nothing of the statement remains: advisory locks taken by a failed statement are an
- * exception that the callers know. */
-static enum bk_says refused(const struct bk_session *s, const PGresult *result, pawl_error *error) {
-    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE),
-               *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-    int code = PAWL_EINTERNAL;
-    if (!state) state = "?";
-    if (!text) text = "no text";
-    if (strcmp(state, "42501") == 0) code = PAWL_EDENIED; /* insufficient_privilege */
-    else if (strcmp(state, "PW006") == 0 || strcmp(state, "PW008") == 0) code = PAWL_EUNSAFE;
-    else if (strcmp(state, "55P03") == 0) code = PAWL_EBUSY; /* lock_not_available */
-    else if (strncmp(state, "42", 2) == 0 || strcmp(state, "3F000") == 0) { /* undefined function, table, schema */
-        error_set(error, PAWL_EUNSAFE, s->node,
-                  "%s: %.200s (%s): pawl is not installed there, or another version: pawl init URL", s->node, text,
-                  state);
-        return BK_FAULT;
-    } else if (strcmp(state, "53200") == 0) {
-        error_set(error, PAWL_EUNREACHABLE, s->node,
-                  "%s: %.200s (53200): its lock table is full; raise max_locks_per_transaction", s->node, text);
-        return BK_FAULT;
-    } else if (strncmp(state, "57", 2) == 0 || strncmp(state, "53", 2) == 0 || strncmp(state, "08", 2) == 0 ||
-               strcmp(state, "25006") == 0)
-        code = PAWL_EUNREACHABLE; /* shutting down, cancelled, no resources, read-only */
-    error_set(error, code, s->node, "%s: %.300s (%s)", s->node, text, state);
-    return BK_FAULT;
 }
 
 /* Until everything is handed to the kernel; reads what comes meanwhile, or both ends may fill up. */
@@ -133,8 +105,11 @@ enum bk_says question_answer(struct bk_session *s, struct bk_until until, PGresu
         return BK_YES;
     }
     enum bk_says says = BK_UNKNOWN;
-    if (last && PQstatus(s->conn) == CONNECTION_OK) says = refused(s, last, error);
-    else lost(s, "no answer", error);
+    if (last && PQstatus(s->conn) == CONNECTION_OK) {
+        refusal(last, s->node,
+                error); /* nothing of the statement remains, but for an advisory lock, as the callers know */
+        says = BK_FAULT;
+    } else lost(s, "no answer", error);
     PQclear(last);
     return says;
 }

@@ -3,6 +3,7 @@
  * before the server gives its lock away. */
 #include "clock.h"
 #include "postgresql.h"
+#include "refusal.h"
 #include "resolve.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -125,9 +126,7 @@ static int parameters(const struct bk *bk, const struct targets *t, const char *
 
 static enum bk_says refused(struct bk_session *s, pawl_error *error) {
     char text[360];
-    snprintf(text, sizeof text, "%s", PQerrorMessage(s->conn));
-    for (char *c = text; *c; c++)
-        if (*c == '\n' || *c == '\t') *c = c[1] ? ' ' : 0;
+    refusal_text(s->conn, text, sizeof text);
     bool denied = strstr(text, "authentication failed") || strstr(text, "no pg_hba.conf entry") ||
                   strstr(text, "password") || strstr(text, "does not exist") || strstr(text, "certificate");
     error_set(error, denied ? PAWL_EDENIED : PAWL_EUNREACHABLE, s->node, "cannot connect to PostgreSQL: %s", text);

@@ -30,7 +30,9 @@ static char *try_and_token(const struct bk *bk, const char *shared) {
 /* How the lock stands in pg_locks: class, obj, sub. */
 static char *place(const struct bk *bk) {
     if (bk->key == KEY_INT4X2)
-        return format("(SELECT $1::int4::int8 & 4294967295 AS class, $2::int4::int8 & 4294967295 AS obj, 2 AS sub)");
+        return format(
+            "(SELECT (" KEY_PART("$1") ")::int8 & 4294967295 AS class, (" KEY_PART("$2") ")::int8 & 4294967295 AS obj, "
+                                                                                         "2 AS sub)");
     return format("(SELECT k >> 32 & 4294967295 AS class, k & 4294967295 AS obj, 1 AS sub FROM (SELECT %s AS k) e)",
                   key_expression(bk->key));
 }

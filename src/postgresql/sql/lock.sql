@@ -90,7 +90,7 @@ BEGIN
     RAISE EXCEPTION 'pawl: take the lock in READ COMMITTED: the snapshot of this transaction may be older than the lock'
       USING ERRCODE = 'PW005';
   END IF;
-  IF transaction_timestamp() = statement_timestamp() AND current_query() ~* 'pawl"?\.\s*"?(try_)?lock(_shared)?"?\s*\('
+  IF transaction_timestamp() = statement_timestamp() AND current_query() ~* 'pawl"?\s*\.\s*"?(try_)?lock(_shared)?"?\s*\('
      AND current_query() !~ ';\s*\S' THEN
     RAISE EXCEPTION 'pawl: no transaction is open here: the lock would end with this statement' USING ERRCODE = 'PW007',
       HINT = 'BEGIN first; if a pooler stands between, it must be in transaction mode.';

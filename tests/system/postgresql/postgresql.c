@@ -247,40 +247,11 @@ static void test_promotion(void **state) {
     pawl_close(old_side);
 }
 
-static bool listens(const struct server *s) {
-    int fd = server_dial(s->port);
-    if (fd >= 0) close(fd);
-    return fd >= 0;
-}
-
-static void start_pooler(const char *mode) {
-    char path[128];
-    server_make_dir(&pooler, "pgbouncer");
-    pooler.port = server_free_port();
-    pooler.ready = listens;
-    pooler.user = primary.user;
-    pooler.group = primary.group;
-    snprintf(path, sizeof path, "%s/ini", pooler.dir);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file,
-            "[databases]\npostgres = host=127.0.0.1 port=%d user=postgres\n[pgbouncer]\nlisten_addr = "
-            "127.0.0.1\nlisten_port = %d\n"
-            "unix_socket_dir =\nauth_type = any\npool_mode = %s\n",
-            primary.port, pooler.port, mode);
-    fclose(file);
-    if (pooler.user && (chown(pooler.dir, pooler.user, pooler.group) || chown(path, pooler.user, pooler.group))) fail();
-    server_arg(&pooler, "/usr/sbin/pgbouncer");
-    server_arg(&pooler, "%s", path);
-    server_run(&pooler);
-    snprintf(pooler.url, sizeof pooler.url, "postgresql://postgres@127.0.0.1:%d/postgres", pooler.port);
-}
-
 static void test_a_pooler_is_refused(void **state) {
     (void)state;
-    if (access("/usr/sbin/pgbouncer", X_OK)) skip();
+    if (!server_has_pgbouncer()) skip();
     install(&primary);
-    start_pooler("transaction");
+    server_start_pgbouncer(&pooler, &primary, "transaction", "");
     pawl_client *c = client(pooler.url);
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_connect(c, 5000, &error), PAWL_EUNSAFE);
@@ -288,7 +259,7 @@ static void test_a_pooler_is_refused(void **state) {
     assert_non_null(strstr(error.text, "pooler=session"));
     pawl_close(c);
     server_stop(&pooler);
-    start_pooler("session");
+    server_start_pgbouncer(&pooler, &primary, "session", "");
     char url[256];
     snprintf(url, sizeof url, "%s?pooler=session", pooler.url);
     c = client(url);

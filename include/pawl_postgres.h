@@ -1,0 +1,54 @@
+/* pawl_postgres.h: a lock inside a PostgreSQL transaction of your own, on a connection of your own (libpq).
+ *
+ * The lock ends with the transaction, so it is right behind a pooler in transaction mode, where a lock of a session is
+ * not. It excludes, and is excluded by, pawl's other locks of the same database, name and key: pawl.lock() in SQL, and
+ * sessions (`pawl run -u postgresql:...`). `pawl init URL` once, before the first use.
+ *
+ *     PQexec(conn, "BEGIN");
+ *     code = pawl_postgres_lock(conn, "acct:7", NULL, &token, &error);
+ *     ... statements that read and write what the lock protects ...
+ *     PQexec(conn, "COMMIT");
+ *
+ * Link with -lpawl-postgres (pkg-config libpawl-postgres), which needs libpq, but not libpawl. */
+#ifndef PAWL_POSTGRES_H
+#define PAWL_POSTGRES_H
+#include "pawl.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct pg_conn; /* PGconn of <libpq-fe.h> */
+
+typedef struct {
+    size_t size;
+    int64_t wait_ms; /* 0: try once; PAWL_FOREVER: as long as lock_timeout of the session allows */
+    int shared;      /* not zero: with other shared holders */
+    const char *key; /* how the name becomes a number, as ?key= of a URL: "hashtext"; NULL: "hashtextextended" */
+} pawl_postgres_options;
+#define PAWL_POSTGRES_INIT                                                                                             \
+    { sizeof(pawl_postgres_options), PAWL_FOREVER, 0, NULL }
+
+/* Takes the lock `name` (1 to 512 bytes of UTF-8, whatever the client_encoding) for the transaction that is open on
+ * `conn`, which it neither begins nor ends. The connection is used by one thread at a time, as libpq demands, and must
+ * not be in pipeline mode. Blocks for at most wait_ms + 10 s.
+ *
+ * The token is 1 .. 2^53-1 and rises with every grant of the name. It is as durable as the transaction: what you tell
+ * to the world outside before COMMIT may have to be told again with the same token after a crash of the server.
+ *
+ * PAWL_EBUSY, PAWL_ETIMEOUT: not taken, and the transaction goes on. Otherwise, once the server has refused, the
+ * transaction is aborted (PQtransactionStatus tells) and only ROLLBACK helps:
+ *   PAWL_EINVALID      no transaction is open, it is aborted already, the connection is busy, or name or key are wrong
+ *   PAWL_EUNSAFE       REPEATABLE READ or SERIALIZABLE: its snapshot may be older than the lock; or pawl is not
+ * installed PAWL_ECANCELLED    PQcancel, statement_timeout PAWL_ETIMEOUT      with PAWL_FOREVER: lock_timeout of the
+ * session PAWL_EBUSY         with wait_ms not 0: the server ended a deadlock PAWL_EUNREACHABLE  the connection is gone,
+ * or gave no answer in time (close it); a standby; shutting down PAWL_EDENIED       this role may not use the schema */
+int pawl_postgres_lock(struct pg_conn *conn, const char *name, const pawl_postgres_options *options, int64_t *ret_token,
+                       pawl_error *error);
+
+/* PAWL_POSTGRES_INIT, for languages without a preprocessor. */
+void pawl_postgres_options_init(pawl_postgres_options *options, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

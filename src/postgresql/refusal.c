@@ -1,0 +1,47 @@
+#include "refusal.h"
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *state; /* the whole SQLSTATE, or its class */
+    int code;
+    const char *advice;
+} rows[] = {
+    {"PW005", PAWL_EUNSAFE, NULL},
+    {"PW006", PAWL_EUNSAFE, NULL},
+    {"PW007", PAWL_EINVALID, NULL},
+    {"PW008", PAWL_EUNSAFE, NULL},
+    {"42501", PAWL_EDENIED, NULL}, /* insufficient_privilege */
+    {"42", PAWL_EUNSAFE,
+     "pawl is not installed there, or another version: pawl init URL"}, /* undefined function, table */
+    {"3F000", PAWL_EUNSAFE, "pawl is not installed there: pawl init URL"},
+    {"22", PAWL_EINVALID, NULL}, /* a name that the database's encoding lacks, a key that is none */
+    {"53200", PAWL_EUNREACHABLE, "its lock table is full; raise max_locks_per_transaction"},
+    {"55P03", PAWL_EBUSY, NULL},        /* lock_not_available */
+    {"40P01", PAWL_EBUSY, NULL},        /* deadlock_detected */
+    {"25006", PAWL_EUNREACHABLE, NULL}, /* read-only */
+    {"57", PAWL_EUNREACHABLE, NULL},    /* shutting down */
+    {"53", PAWL_EUNREACHABLE, NULL},    /* no resources */
+    {"08", PAWL_EUNREACHABLE, NULL},
+};
+
+int refusal(const PGresult *result, const char *node, pawl_error *error) {
+    const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE),
+               *text = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY), *advice = NULL;
+    int code = PAWL_EINTERNAL;
+    if (!state) state = "?";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strncmp(state, rows[i].state, strlen(rows[i].state)) == 0) {
+            code = rows[i].code;
+            advice = rows[i].advice;
+            break;
+        }
+    return error_set(error, code, node, "%s: %.280s (%s)%s%s", node, text ? text : "no text", state, advice ? ": " : "",
+                     advice ? advice : "");
+}
+
+void refusal_text(const PGconn *conn, char *ret, size_t size) {
+    snprintf(ret, size, "%s", PQerrorMessage(conn));
+    for (char *c = ret; *c; c++)
+        if (*c == '\n' || *c == '\t') *c = c[1] ? ' ' : 0;
+}

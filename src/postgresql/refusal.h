@@ -1,0 +1,11 @@
+/* refusal.h: what a PostgreSQL server's error means to a caller of pawl. */
+#ifndef POSTGRESQL_REFUSAL_H
+#define POSTGRESQL_REFUSAL_H
+#include "error.h"
+#include <libpq-fe.h>
+
+/* Fills *error (NULL allowed) and returns the PAWL_E... code. */
+int refusal(const PGresult *result, const char *node, pawl_error *error);
+/* The text of the connection's last error, in one line. */
+void refusal_text(const PGconn *conn, char *ret, size_t size);
+#endif
