@@ -58,12 +58,42 @@ EOF
     ! grep -v '^pawl_[a-z_]*@@LIBPAWL_0$' <<<"$output"
 }
 
-@test "symbols: every function of the headers is there, and no other" {
-    sed -e 's,/\*.*\*/,,' -e /^typedef/d "$PREFIX"/include/pawl*.h | grep -o '\bpawl_[a-z_]*(' | tr -d '(' | sort -u >"$BATS_TEST_TMPDIR/declared"
-    nm -D --defined-only "$LIB/libpawl.so.0" | sed -n 's/.* \(pawl_[a-z_]*\)@.*/\1/p' | sort -u >"$BATS_TEST_TMPDIR/exported"
+# Usage: symbols LIBRARY HEADER...
+symbols() {
+    local library=$1
+    shift
+    sed -e 's,/\*.*\*/,,' -e /^typedef/d "$@" | grep -o '\bpawl_[a-z_]*(' | tr -d '(' | sort -u >"$BATS_TEST_TMPDIR/declared"
+    nm -D --defined-only "$library" | sed -n 's/.* \(pawl_[a-z_]*\)@.*/\1/p' | sort -u >"$BATS_TEST_TMPDIR/exported"
     run diff "$BATS_TEST_TMPDIR/declared" "$BATS_TEST_TMPDIR/exported"
     echo "$output"
     [ "$status" = 0 ]
+}
+
+@test "symbols: every function of the headers is there, and no other" {
+    symbols "$LIB/libpawl.so.0" "$PREFIX/include/pawl.h" "$PREFIX/include/pawl_guard.h"
+    [ ! -e "$LIB/libpawl-postgres.so" ] || symbols "$LIB/libpawl-postgres.so.0" "$PREFIX/include/pawl_postgres.h"
+}
+
+@test "libpawl-postgres: C and C++ programs compile, link and run with what pkg-config prints" {
+    [ -e "$LIB/libpawl-postgres.so" ] || skip "not in this build"
+    cat >"$BATS_TEST_TMPDIR/p.c" <<'EOF'
+#include <pawl_postgres.h>
+#include <libpq-fe.h>
+int main(void) {
+    int64_t token = 0;
+    PGconn *none = NULL;
+    return pawl_postgres_lock(none, "n", NULL, &token, NULL) != PAWL_EINVALID;
+}
+EOF
+    # shellcheck disable=SC2046
+    cc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$BATS_TEST_TMPDIR/p" "$BATS_TEST_TMPDIR/p.c" \
+        $(pkg-config --cflags --libs libpawl-postgres) $(env -u PKG_CONFIG_SYSROOT_DIR pkg-config --cflags --libs libpq)
+    "$BATS_TEST_TMPDIR/p"
+    command -v c++ || return 0
+    # shellcheck disable=SC2046
+    c++ -Wall -Wextra -Werror -x c++ -o "$BATS_TEST_TMPDIR/pp" "$BATS_TEST_TMPDIR/p.c" -x none \
+        $(pkg-config --cflags --libs libpawl-postgres) $(env -u PKG_CONFIG_SYSROOT_DIR pkg-config --cflags --libs libpq)
+    "$BATS_TEST_TMPDIR/pp"
 }
 
 @test "symbols: a module exports its table and its contract number only" {
