@@ -7,14 +7,17 @@
 #include <string.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static char doubt[512];
+static char doubt[512], remark[512];
 
 void holder_observe(const pawl_event *event, const char *name, void *data) {
     (void)name;
     (void)data;
-    if (event->type != PAWL_DOUBT && event->type != PAWL_DOUBT_OVER && event->type != PAWL_LOST) return;
+    if (event->type != PAWL_DOUBT && event->type != PAWL_DOUBT_OVER && event->type != PAWL_LOST &&
+        event->type != PAWL_REMARK)
+        return;
     pthread_mutex_lock(&mutex);
     if (event->type == PAWL_DOUBT_OVER) *doubt = 0;
+    else if (event->type == PAWL_REMARK) snprintf(remark, sizeof remark, "%s", event->text);
     else if (*event->text) snprintf(doubt, sizeof doubt, "%s", event->text);
     pthread_mutex_unlock(&mutex);
 }
@@ -23,6 +26,12 @@ void holder_doubt(const struct holder *h, char *ret, size_t size) {
     (void)h;
     pthread_mutex_lock(&mutex);
     snprintf(ret, size, "%s", doubt);
+    pthread_mutex_unlock(&mutex);
+}
+
+void holder_tell_remark(const struct holder *h) {
+    pthread_mutex_lock(&mutex);
+    if (*remark) report_remark(h->run, remark);
     pthread_mutex_unlock(&mutex);
 }
 

@@ -195,7 +195,8 @@ static void stop(struct hold *h, int signal, const char *reason) {
 static void observe(const pawl_event *event, const char *name, void *data) {
     const struct hold *h = data;
     (void)name;
-    if (event->type == PAWL_WAITING || event->type == PAWL_DOUBT || event->type == PAWL_DOUBT_OVER)
+    if (event->type == PAWL_WAITING || event->type == PAWL_DOUBT || event->type == PAWL_DOUBT_OVER ||
+        event->type == PAWL_REMARK)
         send(h->observed[1], event, sizeof *event, MSG_DONTWAIT | MSG_NOSIGNAL); /* full: one message less */
 }
 
@@ -203,14 +204,18 @@ static void show_observed(struct hold *h) {
     pawl_event event;
     char holder[ABOUT_SIZE];
     while (recv(h->observed[0], &event, sizeof event, MSG_DONTWAIT) == sizeof event) {
-        const char *what = event.type == PAWL_WAITING ? "waiting" : event.type == PAWL_DOUBT ? "doubt" : "doubt_over";
+        const char *what = event.type == PAWL_WAITING  ? "waiting"
+                           : event.type == PAWL_DOUBT  ? "doubt"
+                           : event.type == PAWL_REMARK ? "remark"
+                                                       : "doubt_over";
         h->input_from_ns = 0;
         if (event.type == PAWL_WAITING) {
             about_describe(event.text, holder, sizeof holder);
             snprintf(event.text, sizeof event.text, "held by %s", holder);
         }
         emit(h, what, event.type == PAWL_WAITING ? 0 : event.code, event.text);
-        advise(h->name, "%s: %s", what, event.text);
+        if (event.type == PAWL_REMARK) warn(h->name, "%s", event.text);
+        else advise(h->name, "%s: %s", what, event.text);
     }
 }
 

@@ -28,6 +28,10 @@ void report_progress(const struct run *run, const char *format, ...) {
     advise(run->options.name, "%s", text);
 }
 
+void report_remark(const struct run *run, const char *text) {
+    if (can_write()) warn(run->options.name, "%s", text);
+}
+
 void report_waiting(const struct run *run, int64_t waited_ms, const char *text) {
     char line[640], waited[32];
     struct winsize window;

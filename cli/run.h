@@ -128,6 +128,7 @@ int settle_times(struct run *run);
 /* report.c: everything that is printed, and the exit code. None of these blocks while the lock is held. */
 int report_end(const struct run *run, const struct run_result *result);
 /* One event with -v; skipped when stderr cannot take it at once. */
+void report_remark(const struct run *run, const char *text);
 void report_progress(const struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Draws or, with text NULL, erases the waiting line. */
 void report_waiting(const struct run *run, int64_t waited_ms, const char *text);

@@ -45,7 +45,8 @@ typedef struct {
 #define PAWL_ERROR_INIT { sizeof(pawl_error), 0, 0, "", "" }
 
 /* Only GRANTED, FAILED and LOST are events of pawl_next_event; an observer sees all. */
-enum { PAWL_GRANTED = 1, PAWL_FAILED, PAWL_LOST, PAWL_DOUBT, PAWL_DOUBT_OVER, PAWL_RELEASED, PAWL_WAITING, PAWL_RENEWED, PAWL_LATE };
+enum { PAWL_GRANTED = 1, PAWL_FAILED, PAWL_LOST, PAWL_DOUBT, PAWL_DOUBT_OVER, PAWL_RELEASED, PAWL_WAITING, PAWL_RENEWED, PAWL_LATE,
+       PAWL_REMARK /* about the ttl, before the grant: below what the service advises, or raised to its least */ };
 typedef struct {
     size_t size;
     int type, code; /* PAWL_GRANTED..., and the PAWL_E... that goes with it */

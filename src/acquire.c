@@ -142,6 +142,8 @@ static void end_unheld_locked(pawl_lock *l, enum lock_state was) {
 static enum lock_state begin_release(pawl_lock *l) {
     pawl_client *c = l->client;
     pthread_mutex_lock(&c->mutex);
+    while (l->state == LOCK_HELD && l->in_keeper)
+        pthread_cond_wait(&c->session_free, &c->mutex); /* it is being proved */
     enum lock_state was = l->state;
     l->state = LOCK_ENDING;
     event_forget_locked(l);

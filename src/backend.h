@@ -93,7 +93,8 @@ struct bk_caps {
     int64_t ttl_min_ms, ttl_max_ms;
 };
 
-/* Wakes the waiter with that owner value; NULL: everybody (messages may have been missed). */
+/* Ask again: the waiter with that owner value whether it has it, the holder whether it still has; NULL: every waiter
+ * (messages may have been missed). */
 typedef void bk_wake(const unsigned char owner[16], void *data);
 
 struct backend {
@@ -114,7 +115,8 @@ struct backend {
     int (*fds)(struct bk_session *, const struct bk_grant *, int *ret, int max);
 
     /* YES: held. NO: busy; with queue also waiting, if the service keeps a queue. Repeating with the same owner is
-     * safe: a repeat of what was granted says YES with what is left now. ret_busy is filled on NO. */
+     * safe: a repeat of what was granted says YES with what is left now. ret_busy is filled on NO. FAULT with PAWL_ELOST:
+     * the service does not know claim->life any more. */
     enum bk_says (*take)(struct bk_session *, struct bk_claim *, bool queue, struct bk_until, struct bk_grant *ret,
                          struct bk_busy *ret_busy, pawl_error *);
     /* Undo and leave; what was handed to the claim is handed on. YES: it was there and is gone; NO: nothing was there.
@@ -129,7 +131,8 @@ struct backend {
     /* The same grant, now? Changes nothing. */
     enum bk_says (*prove)(struct bk_session *, const struct bk_grant *, struct bk_until, pawl_error *);
     void (*end)(struct bk_grant *, bool forked); /* frees grant->of; once for every YES of take; no I/O but close */
-    /* NULL unless BK_LIFE_TTL. begin_life: grants the lease before the first claim hangs on it; repeating is safe.
+    /* NULL unless BK_LIFE_TTL. begin_life: grants the lease before the first claim hangs on it; repeating is safe. With YES
+     * it may leave a remark in *error (code 0): what the user should know about this ttl.
      * end_life: gives it back, with all that hangs on it. free_life: frees life->of, no I/O. */
     enum bk_says (*begin_life)(struct bk_session *, struct bk_life *, struct bk_until, int64_t *ret_left_ms,
                                pawl_error *);
@@ -152,5 +155,8 @@ struct backend {
     enum bk_says (*hub_io)(struct bk *, bk_wake *, void *data,
                            pawl_error *); /* never blocks; FAULT: it is closed now */
     void (*hub_close)(struct bk *, bool forked);
+    /* NULL where a holder is told nothing. The holder of that grant is to be woken if the grant is gone, also if it went
+     * before this call. The keeper calls it at each renewal, and when the hub was opened anew: a repeat is cheap. No I/O. */
+    void (*hub_watch)(struct bk *, const struct bk_grant *);
 };
 #endif

@@ -80,7 +80,7 @@ struct pawl_lock {
     atomic_bool admitted;
     pawl_lock *name_next, *name_previous;
     struct map_node by_owner;
-    bool in_waiters;
+    bool in_waiters; /* the hub may name it: it waits, or it is held and watched */
 
     struct heap_node timer; /* in client->work: when the keeper has to do something about this lock itself */
 
@@ -111,7 +111,7 @@ struct pawl_client {
     pthread_cond_t session_free;
     struct session *sessions;
     int n_sessions;
-    struct map names, waiters;
+    struct map names, waiters; /* waiters: whom the hub may name */
     struct heap leases, work;
     struct lease *shared_leases;
     size_t n_shared_leases;
@@ -176,6 +176,7 @@ void keeper_stop(pawl_client *client);
 int64_t keeper_run(pawl_client *client);                     /* does what is due; when to come back */
 void keeper_want_locked(pawl_client *client, int64_t at_ns); /* pokes the keeper if it would sleep beyond that */
 void keeper_work_locked(pawl_lock *lock, int64_t at_ns);     /* the keeper is to step this lock */
+void keeper_watch_locked(pawl_lock *lock);                   /* held: the hub is to tell if the service loses it */
 
 /* event.c */
 void event_result_locked(pawl_lock *lock);

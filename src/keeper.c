@@ -18,6 +18,7 @@
 
 #define HUB_BACKOFF_FIRST_MS 100
 #define HUB_BACKOFF_LAST_MS 30000
+#define SUSPECT_AGAIN_MS 500
 
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -72,6 +73,27 @@ static void ending_locked(pawl_lock *l, int64_t question_ms) {
     else l->dirty = false; /* failed, and not yet released by the user */
 }
 
+/* The hub says that the service may have lost it: ask. pawl_release waits meanwhile, for the grant is in use. */
+static void suspect_locked(pawl_lock *l, int64_t question_ms) {
+    pawl_client *c = l->client;
+    pawl_error error = PAWL_ERROR_INIT;
+    struct bk_until until = {.at_ns = clock_after_ms(client_now(c), question_ms), .cancel_fd = -1};
+    enum bk_says says = BK_UNKNOWN;
+    struct session *s;
+    pthread_mutex_unlock(&c->mutex);
+    if (session_borrow(c, SESSION_ANY, until, &s, &error) == PAWL_OK) {
+        says = c->be->prove(s->bk, &l->grant, until, &error);
+        session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && error.code == PAWL_EUNREACHABLE));
+    }
+    pthread_mutex_lock(&c->mutex);
+    pthread_cond_broadcast(&c->session_free);
+    if (l->state != LOCK_HELD) return;
+    if (says == BK_NO) lock_lose_locked(l, PAWL_ELOST, "it was removed from the service by somebody else");
+    else if (says > BK_NO)
+        keeper_work_locked(l, earlier(clock_after_ms(client_now(c), SUSPECT_AGAIN_MS), l->max_until_ns));
+    else if (l->max_until_ns < INT64_MAX) keeper_work_locked(l, l->max_until_ns);
+}
+
 /* How long a question may take that is not a renewal: half of what is left to the earliest deadline, so that a service
  * that falls silent in it leaves time for renewals on another connection. */
 static int64_t question_ms_locked(pawl_client *c, int64_t now) {
@@ -91,6 +113,7 @@ static bool work_locked(pawl_client *c) {
     l->refs++;
     l->in_keeper = true;
     if (l->state == LOCK_PENDING) pending_locked(l, question_ms);
+    else if (l->state == LOCK_HELD && now < l->max_until_ns) suspect_locked(l, question_ms);
     else if (l->state == LOCK_HELD) lock_lose_locked(l, PAWL_ELOST, "held for the longest time allowed");
     else ending_locked(l, question_ms);
     l->in_keeper = false;
@@ -104,13 +127,24 @@ static void wake(const unsigned char owner[16], void *data) {
     pawl_client *c = data;
     if (!owner) {
         for (pawl_lock *l = c->locks; l; l = l->next)
-            if (l->in_waiters) lock_wake_locked(l);
+            if (l->in_waiters && l->state == LOCK_PENDING) lock_wake_locked(l);
         return;
     }
     for (struct map_node *node = map_find(&c->waiters, map_hash(owner, 16)); node; node = map_next(node)) {
         pawl_lock *l = container_of(node, pawl_lock, by_owner);
-        if (memcmp(l->claim.owner, owner, 16) == 0) lock_wake_locked(l);
+        if (memcmp(l->claim.owner, owner, 16) != 0) continue;
+        if (l->state == LOCK_HELD) keeper_work_locked(l, client_now(c));
+        else lock_wake_locked(l);
     }
+}
+
+void keeper_watch_locked(pawl_lock *l) {
+    pawl_client *c = l->client;
+    if (!c->be->hub_watch || l->state != LOCK_HELD) return;
+    if (!l->in_waiters) map_add(&c->waiters, &l->by_owner, map_hash(l->claim.owner, sizeof l->claim.owner));
+    l->in_waiters = true;
+    c->hub_wanted = true;
+    if (c->hub_ready) c->be->hub_watch(c->bk, &l->grant);
 }
 
 static void hub_closed_locked(pawl_client *c) {
@@ -119,13 +153,16 @@ static void hub_closed_locked(pawl_client *c) {
     c->hub_retry_ns = clock_after_ms(client_now(c), random_between(c->hub_backoff_ms / 2, c->hub_backoff_ms));
 }
 
+static void hear_locked(pawl_client *c) {
+    if (c->be->hub_io(c->bk, wake, c, NULL) != BK_FAULT) return;
+    hub_closed_locked(c);
+    wake(NULL, c);
+}
+
 static void hub_locked(pawl_client *c) {
     pawl_error error = PAWL_ERROR_INIT;
     if (c->hub_ready) {
-        if (c->be->hub_io(c->bk, wake, c, &error) == BK_FAULT) {
-            hub_closed_locked(c);
-            wake(NULL, c);
-        }
+        hear_locked(c);
         return;
     }
     if (!c->hub_wanted || client_now(c) < c->hub_retry_ns || c->waiters.n == 0) return;
@@ -141,6 +178,9 @@ static void hub_locked(pawl_client *c) {
     c->hub_ready = true;
     c->hub_backoff_ms = 0;
     wake(NULL, c);
+    for (pawl_lock *l = c->locks; l; l = l->next)
+        if (l->in_waiters) keeper_watch_locked(l);
+    hear_locked(c);
 }
 
 /* --- the run, and the thread --- */

@@ -81,11 +81,14 @@ int lease_begin(pawl_lock *l, struct bk_session *session, struct bk_until until,
     pthread_mutex_lock(&c->mutex);
     lease->state = *ret_says == BK_YES ? LEASE_ALIVE : LEASE_NEW;
     if (*ret_says == BK_YES) {
+        /* A service may give more than was asked for, its least: then it is renewed less often. */
+        if (left_ms > lease->bk.ttl_ms) lease->life.ttl_ns = left_ms * NS_PER_MS;
         life_confirm(&lease->life, sent_ns, left_ms);
         lease_plan_locked(lease);
     }
     wake_pending_locked(c, lease);
     pthread_mutex_unlock(&c->mutex);
+    if (*ret_says == BK_YES && error->text[0]) observe(l, PAWL_REMARK, PAWL_OK, error->text);
     return *ret_says == BK_YES ? PAWL_OK : PAWL_EUNREACHABLE;
 }
 
@@ -119,6 +122,13 @@ static void lose_locked(struct lease *lease, const char *why) {
         else lock_lose_locked(l, PAWL_ELOST, why);
     }
     unuse_locked(lease);
+}
+
+void lease_gone(pawl_lock *l) {
+    pawl_client *c = l->client;
+    pthread_mutex_lock(&c->mutex);
+    if (l->lease->state == LEASE_ALIVE) lose_locked(l->lease, "the service says that the lease is gone");
+    pthread_mutex_unlock(&c->mutex);
 }
 
 /* --- renewing --- */
@@ -172,7 +182,9 @@ static void tell_locked(struct lease *lease, int type, int code, const char *tex
     for (pawl_lock *l = c->locks; l; l = l->next) {
         if (l->lease != lease || l->state != LOCK_HELD) continue;
         observe(l, type, code, text);
-        if (type == PAWL_RENEWED) event_lost_fd_locked(l);
+        if (type != PAWL_RENEWED) continue;
+        event_lost_fd_locked(l);
+        keeper_watch_locked(l); /* only now: a lock that is held for a moment shall not cost a watch */
     }
 }
 

@@ -31,6 +31,8 @@ void lease_detach_locked(pawl_lock *lock);
  * over; else *ret_says and *error say why there is none. */
 int lease_begin(pawl_lock *lock, struct bk_session *session, struct bk_until until, enum bk_says *ret_says,
                 pawl_error *error);
+/* The service does not know it any more: it is lost, with all that hangs on it. */
+void lease_gone(pawl_lock *lock);
 /* A held lock hangs on it: plans the renewal. */
 void lease_plan_locked(struct lease *lease);
 /* Renews all that is due, in batches; loses what is past its deadline. */

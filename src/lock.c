@@ -181,8 +181,8 @@ void lock_lose_locked(pawl_lock *l, int code, const char *text) {
     l->state = LOCK_LOST;
     lock_end_text(l, code, text);
     lock_leave_locked(l);
+    observe(l, PAWL_LOST, code, text); /* first: who is woken by the loss may want to say why */
     event_loss_locked(l);
-    observe(l, PAWL_LOST, code, text);
 }
 
 void lock_held_locked(pawl_lock *l) {
@@ -403,6 +403,12 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
     give_back(l, s, says == BK_NO && l->claim.pin, says == BK_YES && c->be->caps.session_bound, broken);
     if (says == BK_YES) code = granted(l, &own);
     if (says == BK_NO) code = busy(l, &b, &own);
+    if (says == BK_FAULT && own.code == PAWL_ELOST &&
+        !l->lease->own) { /* what it would hang on: with another one, then */
+        lease_gone(l);
+        l->ask_at_ns = now;
+        return STEP_WAIT;
+    }
     if (broken || says == BK_FAULT) code = trouble(l, fresh, says == BK_UNKNOWN, &own);
     if (code > 0) error_copy(error, &own);
     return code;

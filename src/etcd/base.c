@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRIES 20 /* others may change it at the same time; each change lifts it, so this ends soon */
+#define LAG_MAX (1 << 17) /* a base that lags its clock by less, a second's worth, is left as it is */
+#define TRIES 20          /* others may change it at the same time; each change lifts it, so this ends soon */
 
 void base_key(const struct place *place, char ret[PREFIX_MAX + 16]) { sprintf(ret, "%s%%token", place->prefix); }
 
@@ -89,7 +90,7 @@ static bool lift(struct base *base, const Pb__Header *header, int64_t now) {
         base->mod_revision == 0 || base->cluster != header->cluster_id || header->raft_term < base->term;
     int64_t want = base->since + higher(0, now - base->since) / 8;
     if (discontinuity) base->since = want = higher(base->mod_revision ? last + (int64_t)TOKEN_LEAP : 0, now);
-    else if (last + (int64_t)TOKEN_LEAP >= want) return false;
+    else if (last + LAG_MAX >= want) return false;
     base->base = want - header->revision;
     base->term = header->raft_term;
     base->cluster = header->cluster_id;

@@ -58,7 +58,7 @@ static enum bk_says verdict(struct http2 *h, const struct grpc_reply *reply, paw
         code = PAWL_EUNSUPPORTED;
         advice = " (is that etcd v3?)";
         break;
-    case GRPC_NOT_FOUND:
+    case GRPC_NOT_FOUND: code = PAWL_ELOST; break; /* the lease: keys are never "not found" */
     case GRPC_PRECONDITION: break;
     default: code = PAWL_EUNREACHABLE; says = BK_UNKNOWN; /* "context deadline exceeded", and what nobody knows */
     }
@@ -66,7 +66,7 @@ static enum bk_says verdict(struct http2 *h, const struct grpc_reply *reply, paw
     return says;
 }
 
-static enum bk_says login(const struct place *place, struct http2 *h, struct bk_until until, char ret[512],
+static enum bk_says login(const struct place *place, struct http2 *h, struct bk_until until, char ret[LOGIN_MAX],
                           pawl_error *error) {
     Pb__AuthenticateRequest request = PB__AUTHENTICATE_REQUEST__INIT;
     unsigned char packed[2048];
@@ -89,19 +89,26 @@ static enum bk_says login(const struct place *place, struct http2 *h, struct bk_
         return BK_FAULT;
     }
     Pb__AuthenticateResponse *answer = pb__authenticate_response__unpack(NULL, reply.size, reply.body);
-    if (answer) snprintf(ret, 512, "%s", answer->token);
+    bool fits = answer && strlen(answer->token) < LOGIN_MAX;
+    if (fits) strcpy(ret, answer->token);
     pb__authenticate_response__free_unpacked(answer, NULL);
     free(reply.body);
-    return BK_YES;
+    if (fits) return BK_YES;
+    error_set(error, PAWL_EUNSUPPORTED, http2_node(h), "%s: the login's token has more than %d bytes", http2_node(h),
+              LOGIN_MAX - 1);
+    return BK_FAULT;
 }
 
-enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[512], pawl_error *error) {
+enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
+                  pawl_error *error) {
     size_t n = bk->place.n_hosts;
     unsigned first = atomic_load(&bk->next);
     for (size_t i = 0; i < n; i++) {
         int64_t now = clock_now_ns();
+        /* Each may have its share of the time that is left, the last one all of it. */
+        int64_t left = until.at_ns == INT64_MAX ? INT64_MAX : (until.at_ns - now) / (int64_t)(n - i);
         struct bk_until share = {.at_ns = until.at_ns, .cancel_fd = until.cancel_fd};
-        if (i + 1 < n && clock_after_ms(now, ATTEMPT_MS) < share.at_ns) share.at_ns = clock_after_ms(now, ATTEMPT_MS);
+        if (i + 1 < n) share.at_ns = now + (left < ATTEMPT_MS * NS_PER_MS ? left : ATTEMPT_MS * NS_PER_MS);
         struct http2 *h = NULL;
         pawl_error one = PAWL_ERROR_INIT;
         enum bk_says says = connect_one(bk, &bk->place.hosts[(first + i) % n], share, &h, &one);
@@ -114,6 +121,7 @@ enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char
         http2_close(h, true);
         error_copy(error, &one);
         if (one.code == PAWL_ECANCELLED) break;
+        atomic_store(&bk->next, (first + (unsigned)i + 1) % (unsigned)n);
     }
     return BK_FAULT;
 }
@@ -131,6 +139,12 @@ static enum bk_says call_once(struct bk_session *s, const char *path, const unsi
     return says;
 }
 
+/* The token ran out, or users and roles were changed: each has words of its own. */
+static bool login_is_over(const struct grpc_reply *reply) {
+    return reply->status == GRPC_UNAUTHENTICATED ||
+           (reply->status == GRPC_INVALID && strstr(reply->message, "revision of auth store is old"));
+}
+
 enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage *message, struct bk_until until,
                   struct grpc_reply *ret, int *ret_status, pawl_error *error) {
     size_t size = protobuf_c_message_get_packed_size(message);
@@ -142,8 +156,7 @@ enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage
     }
     protobuf_c_message_pack(message, packed);
     enum bk_says says = call_once(s, path, packed, size, until, &reply, error);
-    if (says == BK_YES && reply.status == GRPC_UNAUTHENTICATED &&
-        s->bk->place.user) { /* surely not executed: log in again */
+    if (says == BK_YES && login_is_over(&reply) && s->bk->place.user) { /* surely not executed: log in again */
         free(reply.body);
         reply = (struct grpc_reply){0};
         says = login(&s->bk->place, s->h, until, s->token, error);

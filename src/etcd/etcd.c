@@ -19,27 +19,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_MS 5000 /* no waiter looks away for longer */
-#define POLL_MS 200  /* and one that cannot be told looks so often */
-
-struct place_in_line { /* claim->of, grant->of */
-    struct bk *bk;
-    unsigned char owner[16];
-    int64_t revision;      /* create revision of our key */
-    uint64_t token;        /* as granted */
-    unsigned hub;          /* by which hub `watched` is watched */
-    size_t watched_length; /* 0: nothing */
-    unsigned char watched[KEY_SIZE];
-};
+#define LOOK_MS 30000 /* no waiter looks away for longer; the hub finds out by itself if nobody talks to it any more   \
+                       */
+#define POLL_MS 200   /* and one that cannot be told looks so often */
 
 /* --- taking --- */
 
-/* The lock is ours: our key is the first. base: as read in the transaction that proves it. */
-static enum bk_says grant(struct bk_session *s, struct bk_claim *claim, int64_t revision,
-                          const Pb__RangeResponse *base_range, struct bk_grant *ret, pawl_error *error) {
+/* The lock is ours: our key is the first. The token's base was read in the transaction that proves it. */
+static enum bk_says grant(struct bk_session *s, struct bk_claim *claim, int64_t revision, const Pb__TxnResponse *answer,
+                          size_t base_at, struct bk_grant *ret, pawl_error *error) {
     struct base base = {0};
     struct place_in_line *line = claim->of ? claim->of : calloc(1, sizeof *line);
-    if (!s->bk->place.bare && !base_parse(base_range, &base)) {
+    if (!s->bk->place.bare && !base_parse(range_at(answer, base_at), &base)) {
         if (!claim->of) free(line);
         error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the token base vanished", http2_node(s->h));
         return BK_UNKNOWN; /* a new connection looks at it again */
@@ -51,10 +42,12 @@ static enum bk_says grant(struct bk_session *s, struct bk_claim *claim, int64_t 
         error_set(error, PAWL_EUNSAFE, http2_node(s->h), "%s: the numbers are used up (2^53)", http2_node(s->h));
         return BK_UNKNOWN;
     }
-    if (line->watched_length) hub_wish(s->bk, claim->owner, NULL, 0);
+    if (line->watch_id) hub_never_mind(s->bk, line->watch_id);
     claim->of = NULL;
     line->revision = revision;
+    line->seen = answer->header->revision;
     line->token = token;
+    line->watch_id = 0;
     *ret = (struct bk_grant){.claim = ret->claim, .token = token, .left_ms = claim->ttl_ms, .of = line};
     return BK_YES;
 }
@@ -80,12 +73,12 @@ static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct 
     ask_range(&a, false, k.base, NULL, 0);
     enum bk_says says = txn(s, &a.txn, until, &answer, error);
     if (says != BK_YES) return says;
-    if (answer->succeeded) return grant(s, claim, answer->header->revision, range_at(answer, 1), ret, error);
+    if (answer->succeeded) return grant(s, claim, answer->header->revision, answer, 1, ret, error);
     const Pb__KeyValue *first = only(range_at(answer, 0));
     if (!first) return nonsense(s, error);
     if (first->key.len == strlen(k.own) &&
         memcmp(first->key.data, k.own, first->key.len) == 0) /* a repeat: it worked before */
-        return grant(s, claim, first->create_revision, range_at(answer, 1), ret, error);
+        return grant(s, claim, first->create_revision, answer, 1, ret, error);
     fill_busy(first, POLL_MS, false, ret_busy);
     return BK_NO;
 }
@@ -94,23 +87,20 @@ static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct 
 static void watch(struct bk_session *s, const struct bk_claim *claim, struct place_in_line *line,
                   const Pb__KeyValue *before) {
     unsigned hub = atomic_load(&s->bk->hub_number);
-    if (before->key.len > sizeof line->watched) return; /* somebody else's long key: looked at from time to time */
-    if (line->hub == hub && line->watched_length == before->key.len &&
-        memcmp(line->watched, before->key.data, before->key.len) == 0)
-        return;
+    if (line->hub == hub && line->before == before->create_revision) return;
+    if (line->hub == hub && line->watch_id) hub_never_mind(s->bk, line->watch_id);
     line->hub = hub;
-    line->watched_length = before->key.len;
-    memcpy(line->watched, before->key.data, before->key.len);
-    hub_wish(s->bk, claim->owner, before->key.data, before->key.len);
+    line->before = before->create_revision;
+    line->watch_id = hub_wish(s->bk, claim->owner, before->key.data, before->key.len);
 }
 
-/* In line: the first, and the one before us. */
-static enum bk_says judge(struct bk_session *s, struct bk_claim *claim, const Pb__KeyValue *first,
-                          const Pb__KeyValue *before, const Pb__RangeResponse *base, struct bk_grant *ret,
-                          struct bk_busy *ret_busy, pawl_error *error) {
+/* In line: the answer shows the first, the one before us, and the token's base. */
+static enum bk_says judge(struct bk_session *s, struct bk_claim *claim, const Pb__TxnResponse *answer,
+                          struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
     struct place_in_line *line = claim->of;
+    const Pb__KeyValue *first = only(range_at(answer, 0)), *before = only(range_at(answer, 1));
     if (!first) return nonsense(s, error);
-    if (first->create_revision == line->revision) return grant(s, claim, line->revision, base, ret, error);
+    if (first->create_revision == line->revision) return grant(s, claim, line->revision, answer, 2, ret, error);
     if (before) watch(s, claim, line, before);
     fill_busy(first, before ? LOOK_MS : 1, true, ret_busy);
     return BK_NO;
@@ -133,8 +123,7 @@ static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, stru
     if (says != BK_YES) return says;
     *ret_gone = !answer->succeeded;
     if (*ret_gone) return BK_NO;
-    return judge(s, claim, only(range_at(answer, 0)), only(range_at(answer, 1)), range_at(answer, 2), ret, ret_busy,
-                 error);
+    return judge(s, claim, answer, ret, ret_busy, error);
 }
 
 static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
@@ -167,7 +156,7 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
     line->revision = mine ? mine->create_revision : answer->header->revision;
     claim->of = line;
     if (answer->succeeded && only(range_at(answer, 1)) && only(range_at(answer, 1))->create_revision == line->revision)
-        return grant(s, claim, line->revision, range_at(answer, 2), ret, error);
+        return grant(s, claim, line->revision, answer, 2, ret, error);
     return ask_again(s, claim, until, ret, ret_busy, &gone,
                      error); /* who is before us: it could not be asked at once */
 }
@@ -183,8 +172,11 @@ static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queu
         error_set(error, PAWL_EINTERNAL, NULL, "etcd: no lease was begun for this claim");
         return BK_FAULT;
     }
+    enum bk_says says = s->admitted ? BK_YES : base_admit(s, until, error);
+    if (says != BK_YES) return says;
+    s->admitted = true;
     if (claim->of) {
-        enum bk_says says = ask_again(s, claim, until, ret, ret_busy, &gone, error);
+        says = ask_again(s, claim, until, ret, ret_busy, &gone, error);
         if (!gone) return says;
         free(claim->of); /* deleted by somebody: to the end of the line */
         claim->of = NULL;
@@ -199,7 +191,7 @@ static enum bk_says forget(struct bk_session *s, struct bk_claim *claim, struct 
     struct keys k;
     Pb__DeleteRangeRequest request = PB__DELETE_RANGE_REQUEST__INIT;
     struct grpc_reply reply;
-    if (line && line->watched_length) hub_wish(s->bk, claim->owner, NULL, 0);
+    if (line && line->watch_id) hub_never_mind(s->bk, line->watch_id);
     free(line);
     claim->of = NULL;
     if (!claim->life || !claim->life->of) return BK_NO; /* no lease: no key was ever sent */
@@ -309,13 +301,8 @@ static enum bk_says connect_session(struct bk *bk, struct bk_until until, struct
     }
     s->bk = bk;
     enum bk_says says = dial(bk, until, &s->h, s->token, error);
-    if (says != BK_YES) {
-        free(s);
-        return says;
-    }
-    says = base_admit(s, until, error);
     if (says == BK_YES) *ret = s;
-    else drop(s, false);
+    else free(s);
     return says;
 }
 
@@ -353,5 +340,6 @@ static const struct backend etcd_backend = {
     .hub_fd = hub_fd,
     .hub_io = hub_io,
     .hub_close = hub_close,
+    .hub_watch = hub_watch,
 };
 MODULE_EXPORT_BACKEND(etcd_backend);

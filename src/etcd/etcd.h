@@ -17,16 +17,31 @@ struct bk {
     int wish_read, wish_write; /* a pipe: waiters tell the hub what to watch */
     struct hub *hub;           /* NULL: not open; the keeper's */
     atomic_uint hub_number;    /* which hub it is: a watch of an earlier one is gone */
+    atomic_llong watch_id;     /* the last one given to a watch */
 };
 
+struct place_in_line { /* claim->of, grant->of */
+    struct bk *bk;
+    unsigned char owner[16];
+    int64_t revision; /* create revision of our key */
+    int64_t seen;     /* held: the key was ours at this revision of the store, the watch begins behind it */
+    uint64_t token;   /* as granted */
+    int64_t before;   /* waiting: create revision of the key that is watched; 0: none */
+    int64_t watch_id; /* of that watch, or, held, of the watch on our own key; 0: none */
+    unsigned hub;     /* of which hub */
+};
+
+#define LOGIN_MAX 2048 /* of a login's token; one signed with a 4096 bit key has some 900 bytes */
 struct bk_session {
     struct bk *bk;
     struct http2 *h;
-    char token[512]; /* of authentication; "" none */
+    bool admitted;         /* base_admit was asked on this connection: no grant before that */
+    char token[LOGIN_MAX]; /* of authentication; "" none */
 };
 
 /* dial.c: a connection to the first endpoint that answers, authenticated. */
-enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[512], pawl_error *error);
+enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
+                  pawl_error *error);
 /* One call with a packed message. YES: OK, and *ret is filled; FAULT, UNKNOWN: with the error in words. A login that
  * ran out is renewed. status: the gRPC status, for those who know what to do with it; NULL: nobody. */
 enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage *message, struct bk_until until,
@@ -62,7 +77,8 @@ struct base {
 };
 void base_key(const struct place *place, char ret[PREFIX_MAX + 16]);
 bool base_parse(const Pb__RangeResponse *range, struct base *ret); /* false: absent or not of the form */
-/* On each new connection: ADMIT if the service lost revisions, or was never used; lifts a base that lags the clock. */
+/* On each connection, before it grants: ADMIT if the service lost revisions, or was never used; lifts a base that lags
+ * the clock. */
 enum bk_says base_admit(struct bk_session *s, struct bk_until until, pawl_error *error);
 enum bk_says base_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                          pawl_error *error);
@@ -72,6 +88,8 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);
 int hub_fd(struct bk *bk);
 enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error);
 void hub_close(struct bk *bk, bool forked);
-/* Any thread: tell `owner` when `key` is deleted, and once when the watch stands. length 0: never mind. */
-void hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length);
+/* Any thread: tell `owner` when `key` is deleted, and once when the watch stands. Its id; it is told by hub_number. */
+int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length);
+void hub_never_mind(struct bk *bk, int64_t watch_id); /* any thread */
+void hub_watch(struct bk *bk, const struct bk_grant *grant);
 #endif

@@ -1,44 +1,69 @@
-/* hub.c: one watch stream a client, on a connection of its own, worked by the keeper alone. Waiters tell it through a
- * pipe which key they wait for; it tells them when the watch stands (the key may have gone just before: they look once
- * more) and when the key is deleted. If the stream ends, everybody looks for himself and says anew what is to be
- * watched. */
+/* hub.c: one watch stream a client, on a connection of its own, worked by the keeper alone. Two kinds of keys are
+ * watched, each by its own watch on that stream:
+ *   - the key just before a waiter's. Waiters tell of it through a pipe; they are told when the watch stands (the key
+ * may have gone just before: they look once more) and when the key is deleted;
+ *   - a holder's own key, from the revision at which it was granted, so that nothing needs a second look.
+ * If the stream ends, everybody looks for himself and says anew what is to be watched. */
+#include "ask.h"
 #include "clock.h"
 #include "etcd.h"
+#include "map.h"
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
+#define QUIET_S 5 /* heard nothing for so long: it is asked whether it lives; and so long again: it does not */
+
 struct wish { /* written to the pipe in one piece */
+    int64_t id, from;
     unsigned char owner[16];
-    uint16_t length;
+    uint16_t length; /* 0: never mind */
     unsigned char key[KEY_SIZE];
 };
 
 struct watch {
-    struct watch *next;
-    int64_t id;
+    struct map_node node; /* hash: the id */
+    int64_t from;         /* 0: now */
     unsigned char owner[16];
+    uint16_t length;
+    unsigned char key[];
 };
 
 struct hub {
     struct http2 *h;
     struct grpc_stream stream;
-    int epoll;
-    int64_t last_id;
-    struct watch *watches;
+    int epoll, timer;
+    bool heard, asked; /* since the timer's last tick */
+    struct map watches;
 };
 
-void hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length) {
-    struct wish wish = {.length = (uint16_t)length};
-    memcpy(wish.owner, owner, 16);
-    if (length > 0) memcpy(wish.key, key, length);
-    /* A full pipe loses the wish: its waiter still looks from time to time. */
-    if (write(bk->wish_write, &wish, offsetof(struct wish, key) + length) < 0) errno = 0;
+static int64_t next_id(struct bk *bk) { return atomic_fetch_add(&bk->watch_id, 1) + 1; }
+
+/* A full pipe loses the wish: its waiter still looks from time to time. */
+static void tell(struct bk *bk, const struct wish *wish) {
+    if (write(bk->wish_write, wish, offsetof(struct wish, key) + wish->length) < 0) errno = 0;
 }
+
+int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length) {
+    struct wish wish = {.id = next_id(bk), .length = (uint16_t)length};
+    if (length == 0 || length > sizeof wish.key) return 0; /* somebody else's long key: looked at from time to time */
+    memcpy(wish.owner, owner, 16);
+    memcpy(wish.key, key, length);
+    tell(bk, &wish);
+    return wish.id;
+}
+
+void hub_never_mind(struct bk *bk, int64_t watch_id) {
+    struct wish wish = {.id = watch_id};
+    tell(bk, &wish);
+}
+
+/* --- what is said on the stream --- */
 
 static bool send_request(struct hub *hub, const Pb__WatchRequest *request) {
     unsigned char packed[KEY_SIZE + 64];
@@ -46,103 +71,178 @@ static bool send_request(struct hub *hub, const Pb__WatchRequest *request) {
     return grpc_stream_send(hub->h, &hub->stream, packed, pb__watch_request__pack(request, packed));
 }
 
-static void unwatch(struct hub *hub, struct watch **at) {
-    struct watch *gone = *at;
-    Pb__WatchCancelRequest cancel = PB__WATCH_CANCEL_REQUEST__INIT;
-    Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
-    *at = gone->next;
-    cancel.watch_id = gone->id;
-    request.request_union_case = PB__WATCH_REQUEST__REQUEST_UNION_CANCEL_REQUEST;
-    request.cancel_request = &cancel;
-    send_request(hub, &request);
-    free(gone);
-}
-
-static void fulfil(struct hub *hub, const struct wish *wish) {
+static bool send_create(struct hub *hub, const struct watch *watch) {
     static Pb__WatchCreateRequest__Filter only_deletes[] = {PB__WATCH_CREATE_REQUEST__FILTER__NOPUT};
     Pb__WatchCreateRequest create = PB__WATCH_CREATE_REQUEST__INIT;
     Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
-    for (struct watch **at = &hub->watches; *at;)
-        if (memcmp((*at)->owner, wish->owner, 16) == 0) unwatch(hub, at);
-        else at = &(*at)->next;
-    if (wish->length == 0) return;
-    struct watch *watch = malloc(sizeof *watch);
-    if (!watch) return;
-    *watch = (struct watch){.next = hub->watches, .id = ++hub->last_id};
-    memcpy(watch->owner, wish->owner, 16);
-    create.key = (ProtobufCBinaryData){.data = (uint8_t *)(uintptr_t)wish->key, .len = wish->length};
+    create.key = (ProtobufCBinaryData){.data = (uint8_t *)(uintptr_t)watch->key, .len = watch->length};
     create.filters = only_deletes;
     create.n_filters = 1;
-    create.watch_id = watch->id;
+    create.watch_id = (int64_t)watch->node.hash;
+    create.start_revision = watch->from;
     request.request_union_case = PB__WATCH_REQUEST__REQUEST_UNION_CREATE_REQUEST;
     request.create_request = &create;
-    if (!send_request(hub, &request)) {
-        free(watch);
-        return;
-    }
-    hub->watches = watch;
+    return send_request(hub, &request);
+}
+
+static void send_cancel(struct hub *hub, int64_t id) {
+    Pb__WatchCancelRequest cancel = PB__WATCH_CANCEL_REQUEST__INIT;
+    Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
+    cancel.watch_id = id;
+    request.request_union_case = PB__WATCH_REQUEST__REQUEST_UNION_CANCEL_REQUEST;
+    request.cancel_request = &cancel;
+    send_request(hub, &request);
+}
+
+static bool ask_for_a_sign(struct hub *hub) {
+    Pb__WatchProgressRequest progress = PB__WATCH_PROGRESS_REQUEST__INIT;
+    Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
+    request.request_union_case = PB__WATCH_REQUEST__REQUEST_UNION_PROGRESS_REQUEST;
+    request.progress_request = &progress;
+    return send_request(hub, &request);
+}
+
+/* --- watches --- */
+
+static struct watch *by_id(const struct hub *hub, int64_t id) { /* the node is its first member */
+    return (struct watch *)(void *)map_find(&hub->watches, (uint64_t)id);
+}
+
+static void unwatch(struct hub *hub, struct watch *gone) {
+    send_cancel(hub, (int64_t)gone->node.hash);
+    map_remove(&hub->watches, &gone->node);
+    free(gone);
+}
+
+static void begin_watch(struct hub *hub, const struct wish *wish) {
+    struct watch *watch = map_reserve(&hub->watches) ? malloc(sizeof *watch + wish->length) : NULL;
+    if (!watch) return;
+    watch->from = wish->from;
+    watch->length = wish->length;
+    memcpy(watch->owner, wish->owner, 16);
+    memcpy(watch->key, wish->key, wish->length);
+    map_add(&hub->watches, &watch->node, (uint64_t)wish->id);
+    if (!send_create(hub, watch)) unwatch(hub, watch);
+}
+
+/* The server ended it, as by compaction, or would begin it in a future that a restored store may never reach: it begins
+ * now, and whoever it is for looks once more. */
+static void begin_anew(struct bk *bk, struct watch *watch) {
+    send_cancel(bk->hub, (int64_t)watch->node.hash);
+    map_remove(&bk->hub->watches, &watch->node);
+    watch->from = 0;
+    map_add(&bk->hub->watches, &watch->node, (uint64_t)next_id(bk));
+    send_create(bk->hub, watch);
+}
+
+void hub_watch(struct bk *bk, const struct bk_grant *grant) {
+    struct place_in_line *line = grant->of;
+    unsigned hub = atomic_load(&bk->hub_number);
+    struct wish wish = {.from = line->seen + 1};
+    struct keys k;
+    if (!bk->hub || (line->hub == hub && line->watch_id)) return;
+    keys_of(bk, grant->claim, &k);
+    line->hub = hub;
+    line->watch_id = wish.id = next_id(bk);
+    wish.length = (uint16_t)strlen(k.own);
+    memcpy(wish.owner, grant->claim->owner, 16);
+    memcpy(wish.key, k.own, wish.length);
+    begin_watch(bk->hub, &wish);
 }
 
 static void read_wishes(struct bk *bk) {
-    unsigned char buffer[sizeof(struct wish)];
-    for (;;) {
-        struct wish wish;
-        const size_t head = offsetof(struct wish, key);
-        if (read(bk->wish_read, buffer, head) != (ssize_t)head) return;
-        memcpy(&wish, buffer, head);
+    const size_t head = offsetof(struct wish, key);
+    for (struct wish wish; read(bk->wish_read, &wish, head) == (ssize_t)head;) {
         if (wish.length > sizeof wish.key ||
             (wish.length > 0 && read(bk->wish_read, wish.key, wish.length) != wish.length))
             return;
-        fulfil(bk->hub, &wish);
+        struct watch *known = by_id(bk->hub, wish.id);
+        if (wish.length > 0) begin_watch(bk->hub, &wish);
+        else if (known) unwatch(bk->hub, known);
     }
 }
 
-static const struct watch *by_id(const struct hub *hub, int64_t id) {
-    const struct watch *watch = hub->watches;
-    while (watch && watch->id != id) watch = watch->next;
-    return watch;
-}
+/* --- what is heard --- */
 
 /* false: the stream as a whole is of no use any more. */
-static bool hear(struct hub *hub, const unsigned char *body, size_t size, bk_wake *wake, void *data,
-                 pawl_error *error) {
+static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake *wake, void *data, pawl_error *error) {
+    struct hub *hub = bk->hub;
     Pb__WatchResponse *r = pb__watch_response__unpack(NULL, size, body);
     bool good = r != NULL;
-    const struct watch *watch = good ? by_id(hub, r->watch_id) : NULL;
-    if (good && r->canceled && r->watch_id < 0) { /* as when the login ran out */
+    struct watch *watch = good ? by_id(hub, r->watch_id) : NULL;
+    hub->heard = true;
+    hub->asked = false;
+    if (!good) {
+        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the answer is not a watch's", http2_node(hub->h));
+    } else if (r->canceled && r->watch_id < 0) { /* as when the login ran out */
         error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s refuses to watch: %.200s", http2_node(hub->h),
                   r->cancel_reason);
         good = false;
-    } else if (watch && (r->created || r->canceled || r->n_events > 0)) {
-        wake(watch->owner, data); /* also for a watch that the server ended, as by compaction: he looks for himself */
+    } else if (watch && (r->canceled || (r->created && r->header && r->header->revision + 1 < watch->from))) {
+        begin_anew(bk, watch);
+    } else if (watch && r->n_events > 0) {
+        wake(watch->owner, data);
+        unwatch(hub, watch); /* it was deleted; only a key of that name could come again */
+    } else if (watch && r->created && watch->from == 0) {
+        wake(watch->owner, data);
     }
     pb__watch_response__free_unpacked(r, NULL);
     return good;
 }
 
+static bool tick(struct hub *hub, pawl_error *error) {
+    uint64_t ticks;
+    if (read(hub->timer, &ticks, sizeof ticks) < 0) return true; /* not yet */
+    if (hub->asked) {
+        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s does not answer on the watch stream",
+                  http2_node(hub->h));
+        return false;
+    }
+    hub->asked = !hub->heard && ask_for_a_sign(hub);
+    hub->heard = false;
+    return true;
+}
+
+/* --- the stream --- */
+
+static bool listen_to(struct hub *hub, int fd) {
+    struct epoll_event in = {.events = EPOLLIN};
+    return epoll_ctl(hub->epoll, EPOLL_CTL_ADD, fd, &in) == 0;
+}
+
+static bool begin(struct bk *bk, struct hub *hub, const char *token, struct bk_until until, pawl_error *error) {
+    struct itimerspec each = {.it_interval.tv_sec = QUIET_S, .it_value.tv_sec = QUIET_S};
+    hub->epoll = epoll_create1(EPOLL_CLOEXEC);
+    hub->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (hub->epoll < 0 || hub->timer < 0 || timerfd_settime(hub->timer, 0, &each, NULL) ||
+        !listen_to(hub, hub->timer) || !listen_to(hub, bk->wish_read) || !listen_to(hub, http2_fd(hub->h))) {
+        error_errno(error, PAWL_EINTERNAL, http2_node(hub->h), "cannot watch descriptors");
+        return false;
+    }
+    if (grpc_stream_open(hub->h, &hub->stream, "/etcdserverpb.Watch/Watch", *token ? token : NULL))
+        return http2_pump(hub->h, false, until, error) != BK_FAULT;
+    error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: cannot open the watch stream", http2_node(hub->h));
+    return false;
+}
+
 enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
-    char token[512];
+    char token[LOGIN_MAX];
     struct hub *hub = calloc(1, sizeof *hub);
     if (!hub) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
+    hub->epoll = hub->timer = -1;
     enum bk_says says = dial(bk, until, &hub->h, token, error);
     if (says != BK_YES) {
         free(hub);
         return says;
     }
-    struct epoll_event in = {.events = EPOLLIN};
-    hub->epoll = epoll_create1(EPOLL_CLOEXEC);
     bk->hub = hub;
-    if (hub->epoll >= 0 && epoll_ctl(hub->epoll, EPOLL_CTL_ADD, bk->wish_read, &in) == 0 &&
-        epoll_ctl(hub->epoll, EPOLL_CTL_ADD, http2_fd(hub->h), &in) == 0 &&
-        grpc_stream_open(hub->h, &hub->stream, "/etcdserverpb.Watch/Watch", *token ? token : NULL) &&
-        http2_pump(hub->h, false, until, error) != BK_FAULT) {
+    if (begin(bk, hub, token, until, error)) {
         atomic_fetch_add(&bk->hub_number, 1);
         return BK_YES;
     }
-    if (!error || !error->code) error_errno(error, PAWL_EINTERNAL, http2_node(hub->h), "cannot open the watch stream");
     hub_close(bk, false);
     return BK_FAULT;
 }
@@ -160,11 +260,13 @@ enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error)
         size_t size;
         enum bk_says says = grpc_stream_next(hub->h, &hub->stream, &body, &size, error);
         if (says == BK_NO) break;
-        good = says == BK_YES && hear(hub, body, size, wake, data, error);
+        good = says == BK_YES && hear(bk, body, size, wake, data, error);
         if (says == BK_YES) free(body);
     }
-    good = good && !http2_worn(hub->h);
+    good = good && tick(hub, error) && !http2_worn(hub->h);
+    if (good) http2_pump(hub->h, false, now, error); /* what was said meanwhile; if it broke, the next call hears so */
     if (good) return BK_YES;
+    atomic_fetch_add(&bk->next, 1); /* another member may be better */
     hub_close(bk, false);
     return BK_FAULT;
 }
@@ -177,9 +279,12 @@ void hub_close(struct bk *bk, bool forked) {
     grpc_stream_close(hub->h, &hub->stream);
     http2_close(hub->h, forked);
     if (hub->epoll >= 0) close(hub->epoll);
-    for (struct watch *watch = hub->watches, *next; watch; watch = next) {
-        next = watch->next;
-        free(watch);
-    }
+    if (hub->timer >= 0) close(hub->timer);
+    for (size_t i = 0; i < hub->watches.n_slots; i++)
+        for (struct map_node *node = hub->watches.slots[i], *next; node; node = next) {
+            next = node->next;
+            free(node);
+        }
+    map_free(&hub->watches);
     free(hub);
 }

@@ -2,7 +2,10 @@
  * meets what an earlier one made. */
 #include "etcd.h"
 #include "random.h"
+#include <inttypes.h>
 #include <stdlib.h>
+
+#define TTL_ADVISED_MS 5000
 
 static enum bk_says keep_alive(struct bk_session *s, int64_t id, struct bk_until until, int64_t *ret_left_ms,
                                pawl_error *error) {
@@ -19,6 +22,19 @@ static enum bk_says keep_alive(struct bk_session *s, int64_t id, struct bk_until
     if (ttl <= 0) return BK_NO; /* an unknown lease is not an error there */
     *ret_left_ms = ttl * 1000;
     return BK_YES;
+}
+
+/* What its user should know: error's text without a code. */
+static void remark(const struct bk_session *s, int64_t asked_ms, int64_t granted_ms, pawl_error *error) {
+    const char *node = http2_node(s->h);
+    if (granted_ms >= asked_ms + 1000) /* less is rounding: etcd counts seconds */
+        error_set(error, PAWL_OK, node, "%s: keeps leases for %" PRId64 " s at the least, so the ttl is that", node,
+                  granted_ms / 1000);
+    else if (asked_ms < TTL_ADVISED_MS)
+        error_set(error, PAWL_OK, node,
+                  "%s: a ttl of %" PRId64 " ms may not outlast a change of the cluster's leader, which takes 2 to 3 s; "
+                  "%d s or more is advised",
+                  node, asked_ms, TTL_ADVISED_MS / 1000);
 }
 
 enum bk_says lease_begin(struct bk_session *s, struct bk_life *life, struct bk_until until, int64_t *ret_left_ms,
@@ -48,8 +64,8 @@ enum bk_says lease_begin(struct bk_session *s, struct bk_life *life, struct bk_u
         pb__lease_grant_response__free_unpacked(answer, NULL);
         return nonsense(s, error);
     }
-    *ret_left_ms =
-        answer->ttl * 1000; /* the server may give more than was asked for: its least is 1.5 election timeouts */
+    *ret_left_ms = answer->ttl * 1000; /* may be more than was asked for: the least is 1.5 election timeouts */
+    remark(s, life->ttl_ms, *ret_left_ms, error);
     pb__lease_grant_response__free_unpacked(answer, NULL);
     return BK_YES;
 }

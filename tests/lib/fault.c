@@ -363,6 +363,10 @@ static enum bk_says fault_hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_
 
 static void fault_hub_close(struct bk *bk, bool forked) { bk->fault->inner->hub_close(bk->inner, forked); }
 
+static void fault_hub_watch(struct bk *bk, const struct bk_grant *grant) {
+    bk->fault->inner->hub_watch(bk->inner, grant);
+}
+
 /* --- control --- */
 
 struct fault *fault_new(uint64_t seed) {
@@ -397,6 +401,7 @@ const struct backend *fault_backend(struct fault *fault, const struct backend *i
         .hub_fd = inner->hub_fd ? fault_hub_fd : NULL,
         .hub_io = inner->hub_io ? fault_hub_io : NULL,
         .hub_close = inner->hub_close ? fault_hub_close : NULL,
+        .hub_watch = inner->hub_watch ? fault_hub_watch : NULL,
     };
     opening = fault;
     return &fault->table;

@@ -1,0 +1,195 @@
+/* holding.c: one member: what is held is kept, its loss is noticed, and nothing is left behind. */
+#include "common.h"
+#include <poll.h>
+
+static void test_the_lease_is_kept_and_given_back(void **state) {
+    (void)state;
+    pawl_client *c = client(url, TTL_MS), *d = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0);
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_true(stays_held(lock, TTL_MS + 1500));
+    assert_int_equal(try_it(d, "n", &error), PAWL_EBUSY);
+    assert_int_equal(pawl_verify(lock, 1000, &error), PAWL_OK);
+    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_OK);
+    pawl_close(c);
+    pawl_close(d);
+    assert_string_equal(etcdctl("lease list"), "found 0 leases\n");
+}
+
+static void test_a_lock_removed_by_hand_is_lost_at_once(void **state) {
+    (void)state;
+    pawl_client *c = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0), *other = take(c, "other", 0);
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_true(stays_held(lock, TTL_MS / 3 + 500)); /* it is watched from the first renewal on */
+    etcdctl("del --prefix /locks/n/");
+    assert_true(lost_within(lock, 1000)); /* the next renewal is two seconds away, and would not tell */
+    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_ELOST);
+    assert_non_null(strstr(error.text, "removed from the service"));
+    assert_true(stays_held(other, 100)); /* on the same lease */
+    lock = take(c, "n", 0);
+    etcdctl("del --prefix /locks/n/");                 /* before it is watched: */
+    assert_true(lost_within(lock, TTL_MS / 3 + 1000)); /* the watch begins where the grant was */
+    pawl_release(lock, 1000, NULL);
+    assert_int_equal(pawl_release(other, 1000, &error), PAWL_OK);
+    pawl_close(c);
+}
+
+static void test_a_lock_removed_while_nobody_listens_is_lost(void **state) {
+    (void)state;
+    char at[64];
+    struct proxy *p = proxy_start(members[0].port);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d/locks/", proxy_port(p));
+    pawl_client *c = client(at, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0);
+    assert_true(stays_held(lock, TTL_MS / 3 + 500));
+    proxy_cut(p, true);
+    etcdctl("del --prefix /locks/n/");
+    proxy_cut(p, false);
+    assert_true(lost_within(lock, TTL_MS / 2)); /* the stream is opened anew, and begins where it had ended */
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+    proxy_stop(p);
+}
+
+static void test_a_revoked_lease_is_lost_at_once(void **state) {
+    (void)state;
+    char id[32] = "";
+    pawl_client *c = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0);
+    assert_true(stays_held(lock, TTL_MS / 3 + 500));
+    assert_int_equal(sscanf(etcdctl("lease list"), "found 1 leases %31s", id), 1);
+    etcdctl("lease revoke %s", id);
+    assert_true(lost_within(lock, 1000));
+    pawl_release(lock, 1000, NULL);
+    lock = take(c, "n", 0); /* a new lease */
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+}
+
+/* A shared lease keeps its deadline: a grant proves nothing about when the lease ends. */
+static void test_a_lock_gets_the_deadline_that_its_lease_has(void **state) {
+    (void)state;
+    pawl_client *c = client(url, TTL_MS);
+    pawl_lock *first = take(c, "first", 0);
+    poll(NULL, 0, 1500);
+    pawl_lock *second = take(c, "second", 0);
+    assert_in_range(pawl_remaining_ms(second), 1, TTL_MS - 1400);
+    assert_true(pawl_remaining_ms(second) <= pawl_remaining_ms(first) + 1);
+    pawl_release(first, 1000, NULL);
+    pawl_release(second, 1000, NULL);
+    pawl_close(c);
+}
+
+static int64_t revision(void) {
+    const char *at = strstr(etcdctl("get x -w json"), "\"revision\":");
+    return at ? atoll(at + strlen("\"revision\":")) : -1;
+}
+
+static bool nothing_is_left(void *data) {
+    (void)data;
+    return locks_keys("/locks/") == 0;
+}
+
+static void test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing(void **state) {
+    (void)state;
+    char at[64];
+    struct proxy *p = proxy_start(members[0].port);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d/locks/", proxy_port(p));
+    pawl_client *c = client(at, TTL_MS), *d = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "other", 0);
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    pawl_lock *never;
+    o.wait_ms = 300;
+    int64_t before = revision();
+    proxy_drop(p, PROXY_TO_CLIENT, true);
+    assert_int_equal(pawl_acquire(c, "n", &o, &never, &error), PAWL_EUNREACHABLE);
+    assert_int_equal(revision() - before, 2); /* it had happened, and so had the undo, as well as it could be told */
+    proxy_drop(p, PROXY_TO_CLIENT, false);
+    assert_int_equal(pawl_release(lock, 5000, NULL), PAWL_OK);
+    assert_true(server_until(nothing_is_left, NULL, 3000)); /* long before the lease ends */
+    lock = take(d, "n", 0);
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+    assert_string_equal(etcdctl("lease list"), "found 0 leases\n");
+    proxy_stop(p);
+}
+
+static void test_a_failed_try_leaves_no_key_and_no_lease(void **state) {
+    (void)state;
+    pawl_client *c = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0);
+    pawl_error error = PAWL_ERROR_INIT;
+    for (int i = 0; i < 5; i++) {
+        pawl_client *d = client(url, TTL_MS);
+        assert_int_equal(try_it(d, "n", &error), PAWL_EBUSY);
+        pawl_close(d);
+    }
+    assert_int_equal(locks_keys("/locks/"), 1);
+    assert_non_null(strstr(etcdctl("lease list"), "found 1 leases"));
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+}
+
+static char remarked[512];
+static void observe(const pawl_event *event, const char *name, void *data) {
+    (void)name, (void)data;
+    if (event->type == PAWL_REMARK) snprintf(remarked, sizeof remarked, "%s", event->text);
+}
+
+static pawl_lock *take_observed(int64_t ttl_ms, pawl_client **ret) {
+    pawl_options o = PAWL_OPTIONS_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    o.ttl_ms = ttl_ms;
+    o.observe = observe;
+    *remarked = 0;
+    if (pawl_open(url, &o, ret, &error)) fail_msg("%s", error.text);
+    return take(*ret, "n", 0);
+}
+
+static void test_a_larger_least_ttl_is_used_and_told(void **state) {
+    (void)state;
+    pawl_client *c;
+    server_stop(&members[0]);
+    server_start_etcd(&members[0], (const char *const[]){"--heartbeat-interval=200", "--election-timeout=4000", NULL});
+    snprintf(url, sizeof url, "etcd://127.0.0.1:%d/locks/", members[0].port);
+    pawl_lock *lock = take_observed(5000, &c);
+    assert_non_null(strstr(remarked, "for 6 s at the least"));
+    assert_in_range(pawl_remaining_ms(lock), 5100, 6000);
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+    lock = take_observed(15000, &c);
+    assert_string_equal(remarked, "");
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+}
+
+static void test_a_short_ttl_is_remarked(void **state) {
+    (void)state;
+    pawl_client *c;
+    pawl_lock *lock = take_observed(4000, &c);
+    assert_non_null(strstr(remarked, "5 s or more is advised"));
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+    lock = take_observed(5000, &c);
+    assert_string_equal(remarked, "");
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_the_lease_is_kept_and_given_back, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_lock_removed_by_hand_is_lost_at_once, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_lock_removed_while_nobody_listens_is_lost, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_revoked_lease_is_lost_at_once, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_lock_gets_the_deadline_that_its_lease_has, one, teardown),
+        cmocka_unit_test_setup_teardown(test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_failed_try_leaves_no_key_and_no_lease, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_larger_least_ttl_is_used_and_told, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_short_ttl_is_remarked, one, teardown),
+    };
+    return RUN("etcd: holding", tests);
+}
