@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-typedef struct pawl_guard pawl_guard; /* one set of resources: "dir:DIRECTORY", "sqlite:FILE" */
+typedef struct pawl_guard pawl_guard; /* one set of resources, by its URL (docs/FENCING.md) */
 
 enum {                    /* refusals; never renumbered */
        PAWL_GSTALE = 101, /* a later holder was here: whoever wrote this lost the lock */
@@ -52,9 +52,10 @@ typedef struct {
     int64_t seq;    /* rule seq: 1 .. ; else 0 */
     int rule;       /* PAWL_RULE_DEFAULT: whatever the resource has */
     unsigned flags;
+    const char *service; /* scheme of the lock's service, "redis", for the words of a refusal; NULL: not told */
 } pawl_guard_write;
 #define PAWL_GUARD_WRITE_INIT                                                                                          \
-    { sizeof(pawl_guard_write), NULL, NULL, 0, NULL, 0, PAWL_RULE_DEFAULT, 0 }
+    { sizeof(pawl_guard_write), NULL, NULL, 0, NULL, 0, PAWL_RULE_DEFAULT, 0, NULL }
 
 typedef struct {
     const char *by, *why;
@@ -70,6 +71,7 @@ typedef struct {
     size_t length;
     const pawl_guard_reset_entry *resets; /* oldest first */
     size_t n_resets;
+    const char *service; /* of the lock that wrote or sealed last; "" not told */
 } pawl_guard_record;
 
 /* Opens nothing yet; PAWL_EINVALID, or PAWL_EUNSUPPORTED when this build lacks the kind. */
@@ -86,7 +88,8 @@ int pawl_guard_put(pawl_guard *guard, const pawl_guard_write *write, const void 
  * yet. A repeat with the same token is accepted under each rule. */
 int pawl_guard_seal(pawl_guard *guard, const pawl_guard_write *write, pawl_error *error);
 /* Writes nothing, but raises the mark and keeps every other writer of the resource out until pawl_guard_leave: for a
- * resource that is changed by other means. One at a time for each handle; nothing else may be called in between. */
+ * resource that is changed by other means. One at a time for each handle; nothing else may be called in between.
+ * PAWL_EUNSUPPORTED: redis: and etcd:, which cannot know whether we are still at it. */
 int pawl_guard_enter(pawl_guard *guard, const pawl_guard_write *write, pawl_error *error);
 void pawl_guard_leave(pawl_guard *guard);
 /* After pawl_guard_enter: a descriptor whose duplicates keep others out after this process died; -1 where there is

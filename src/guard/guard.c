@@ -17,7 +17,14 @@ extern const struct guard_kind guard_dir;
 static const struct row {
     const char *scheme, *module;
     const struct guard_kind *builtin;
-} rows[] = {{"dir", NULL, &guard_dir}, {"sqlite", "guard-sqlite", NULL}};
+} rows[] = {{"dir", NULL, &guard_dir},
+            {"sqlite", "guard-sqlite", NULL},
+            {"redis", "redis", NULL},
+            {"rediss", "redis", NULL},
+            {"redis+unix", "redis", NULL},
+            {"redis+sentinel", "redis", NULL},
+            {"etcd", "etcd", NULL},
+            {"etcds", "etcd", NULL}};
 
 struct pawl_guard {
     const struct guard_kind *kind;
@@ -30,7 +37,7 @@ struct pawl_guard {
 };
 
 static int find_kind(const char *scheme, const struct guard_kind **ret, pawl_error *error) {
-    char list[64] = "";
+    char list[128] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s:", used ? " " : "", rows[i].scheme);
@@ -128,6 +135,9 @@ static int check_write(const pawl_guard *guard, const pawl_guard_write *write, p
         return error_set(error, PAWL_EINVALID, guard->shown, "a worker's name has 1 to %d bytes", GUARD_BY_MAX);
     if (write->rule && !guard_rule_name(write->rule))
         return error_set(error, PAWL_EINVALID, guard->shown, "%d is not a rule", write->rule);
+    if (write->service && (!*write->service || strlen(write->service) > GUARD_SERVICE_MAX))
+        return error_set(error, PAWL_EINVALID, guard->shown, "a service is named by its scheme, of 1 to %d bytes",
+                         GUARD_SERVICE_MAX);
     if (write->flags & ~PAWL_GUARD_ACCEPT_JUMP)
         return error_set(error, PAWL_EINVALID, guard->shown, "unknown flags %#x", write->flags);
     return PAWL_OK;
@@ -164,10 +174,21 @@ static int explain_stale(const pawl_guard_write *write, const struct guard_found
     char when[32];
     ago(found->now_us - mark->at_us, when, sizeof when);
     const char *verb = mark->used ? "written" : "sealed";
-    if ((uint64_t)write->token < mark->token)
+    if (found->lapsed)
         return error_set(error, PAWL_GSTALE, node,
-                         "stale token %" PRId64 "%s; current is %" PRIu64 ", %s by %s %s ago. Nothing was changed.",
-                         write->token, from, mark->token, verb, mark->by, when);
+                         "stale token %" PRId64 "%s: lock '%s' is not held under it any more. Nothing was changed.",
+                         write->token, from, write->lock);
+    if ((uint64_t)write->token < mark->token) {
+        char moved[256] = "";
+        if (write->service && *mark->service && strcmp(write->service, mark->service) != 0)
+            snprintf(moved, sizeof moved,
+                     " Moved from another service: that one is of %s:, this one of %s:; if the lock has its home at "
+                     "%s: now, lift its numbers: pawl token advance --to %" PRIu64 ".",
+                     mark->service, write->service, write->service, mark->token);
+        return error_set(error, PAWL_GSTALE, node,
+                         "stale token %" PRId64 "%s; current is %" PRIu64 ", %s by %s %s ago. Nothing was changed.%s",
+                         write->token, from, mark->token, verb, mark->by, when, moved);
+    }
     if (mark->rule == PAWL_RULE_SEQ)
         return error_set(error, PAWL_GSTALE, node,
                          "stale sequence %" PRId64 " of token %" PRId64 "%s; current is %" PRIu64
@@ -216,14 +237,22 @@ static int explain(const pawl_guard *guard, const pawl_guard_write *write, const
 
 /* --- steps --- */
 
+static struct guard_claim claim_of(const pawl_guard_write *write) {
+    return (struct guard_claim){.lock = write->lock,
+                                .service = write->service,
+                                .token = write->token,
+                                .seq = write->seq,
+                                .rule = write->rule,
+                                .accept_jump = write->flags & PAWL_GUARD_ACCEPT_JUMP};
+}
+
 /* Begins a step and judges; on success the step is open and *ret is what the mark becomes. */
 static int begin(pawl_guard *guard, const pawl_guard_write *write, const struct guard_step *step,
                  enum guard_intent intent, struct guard_mark *ret, pawl_error *error) {
     struct guard_found found = {0};
     int code = guard->kind->begin(guard->store, step, &found, error);
     if (code) return code;
-    struct guard_claim claim = {write->lock, write->token, write->seq, write->rule,
-                                write->flags & PAWL_GUARD_ACCEPT_JUMP};
+    struct guard_claim claim = claim_of(write);
     if ((code = guard_judge(&found, &claim, intent, ret))) {
         guard->kind->end(guard->store);
         return explain(guard, write, &found, code, error);
@@ -239,6 +268,18 @@ static pawl_guard_write whole(const pawl_guard_write *given) {
     return write;
 }
 
+static int ask(pawl_guard *guard, const pawl_guard_write *write, const struct guard_step *step,
+               enum guard_intent intent, const void *data, size_t length, pawl_error *error) {
+    struct guard_ask question = {.intent = intent,
+                                 .claim = claim_of(write),
+                                 .by = write->by ? write->by : guard->by,
+                                 .data = data,
+                                 .length = length};
+    struct guard_found found = {0};
+    int code = guard->kind->ask(guard->store, step, &question, &found, error);
+    return code && found.judged ? explain(guard, write, &found, code, error) : code;
+}
+
 static int change(pawl_guard *guard, const pawl_guard_write *given, enum guard_intent intent, const void *data,
                   size_t length, pawl_error *error) {
     pawl_guard_write write = whole(given);
@@ -246,6 +287,7 @@ static int change(pawl_guard *guard, const pawl_guard_write *given, enum guard_i
     if (!code) code = check_process(guard, error);
     if (code) return code;
     struct guard_step step = step_of(guard, write.resource);
+    if (guard->kind->ask) return ask(guard, &write, &step, intent, data, length, error);
     struct guard_mark mark;
     if ((code = begin(guard, &write, &step, intent, &mark, error))) return code;
     if (data) mark.written = true;
@@ -268,6 +310,11 @@ PAWL_EXPORT int pawl_guard_seal(pawl_guard *guard, const pawl_guard_write *write
  * kept open and never committed. */
 PAWL_EXPORT int pawl_guard_enter(pawl_guard *guard, const pawl_guard_write *given, pawl_error *error) {
     pawl_guard_write write = whole(given);
+    if (guard->kind->ask)
+        return error_set(error, PAWL_EUNSUPPORTED, guard->shown,
+                         "%s: cannot keep others out while something else is changed: it cannot know whether you are "
+                         "still at it; use a guard of kind dir: or sqlite:",
+                         guard->kind->scheme);
     int code = change(guard, &write, GUARD_WRITE, NULL, 0, error);
     if (code) return code;
     struct guard_step step = step_of(guard, write.resource);
@@ -288,6 +335,36 @@ PAWL_EXPORT void pawl_guard_leave(pawl_guard *guard) {
 
 PAWL_EXPORT int pawl_guard_fd(pawl_guard *guard) { return guard->inside ? guard->kind->fd(guard->store) : -1; }
 
+static void no_record(const pawl_guard *guard, const char *resource, pawl_error *error) {
+    error_set(error, PAWL_GNORECORD, guard->shown, "no such record: nothing was ever written or sealed as '%s'",
+              resource);
+}
+
+static int do_reset(pawl_guard *guard, const struct guard_step *step, int64_t to, const char *by, const char *why,
+                    pawl_error *error) {
+    struct guard_found found = {0};
+    struct guard_mark mark;
+    pawl_guard_reset_entry entry;
+    int code = guard->kind->begin(guard->store, step, &found, error);
+    if (code) return code;
+    if (found.mark.rule == PAWL_RULE_DEFAULT) code = PAWL_GNORECORD;
+    else {
+        guard_reset_mark(&found, to, by, why, &mark, &entry);
+        struct guard_change change = {&mark, NULL, 0, &entry};
+        code = guard->kind->commit(guard->store, &change, error);
+    }
+    guard->kind->end(guard->store);
+    return code;
+}
+
+static int ask_reset(pawl_guard *guard, const struct guard_step *step, int64_t to, const char *by, const char *why,
+                     pawl_error *error) {
+    struct guard_ask question = {
+        .intent = GUARD_RESET, .claim = {.lock = "", .token = to}, .by = by, .why = why};
+    struct guard_found found = {0};
+    return guard->kind->ask(guard->store, step, &question, &found, error);
+}
+
 PAWL_EXPORT int pawl_guard_reset(pawl_guard *guard, const char *resource, int64_t to, const char *by, const char *why,
                                  pawl_error *error) {
     int code = check_name(guard, "resource", resource, error);
@@ -301,22 +378,9 @@ PAWL_EXPORT int pawl_guard_reset(pawl_guard *guard, const char *resource, int64_
                          GUARD_BY_MAX);
     if ((code = check_process(guard, error))) return code;
     struct guard_step step = step_of(guard, resource);
-    struct guard_found found = {0};
-    if ((code = guard->kind->begin(guard->store, &step, &found, error))) return code;
-    if (found.mark.rule == PAWL_RULE_DEFAULT) {
-        guard->kind->end(guard->store);
-        return error_set(error, PAWL_GNORECORD, guard->shown,
-                         "no such record: nothing was ever written or sealed as '%s'", resource);
-    }
-    pawl_guard_reset_entry entry = {by ? by : guard->by, why, (int64_t)found.mark.token, to, found.now_us / 1000};
-    found.mark.token = (uint64_t)to;
-    found.mark.seq = 0;
-    found.mark.used = false;
-    found.mark.at_us = found.now_us;
-    snprintf(found.mark.by, sizeof found.mark.by, "%s", entry.by);
-    struct guard_change to_mark = {&found.mark, NULL, 0, &entry};
-    code = guard->kind->commit(guard->store, &to_mark, error);
-    guard->kind->end(guard->store);
+    code = guard->kind->ask ? ask_reset(guard, &step, to, by ? by : guard->by, why, error)
+                            : do_reset(guard, &step, to, by ? by : guard->by, why, error);
+    if (code == PAWL_GNORECORD) no_record(guard, resource, error);
     return code;
 }
 
@@ -327,8 +391,7 @@ PAWL_EXPORT int pawl_guard_get(pawl_guard *guard, const char *resource, pawl_gua
     if ((code = check_process(guard, error))) return code;
     struct guard_step step = step_of(guard, resource);
     code = guard->kind->read(guard->store, &step, ret_record, error);
-    if (code == PAWL_GNORECORD)
-        error_set(error, code, guard->shown, "no such record: nothing was ever written or sealed as '%s'", resource);
+    if (code == PAWL_GNORECORD) no_record(guard, resource, error);
     return code;
 }
 

@@ -40,6 +40,20 @@ int guard_judge(const struct guard_found *found, const struct guard_claim *claim
     mark.token = token;
     mark.at_us = found->now_us;
     snprintf(mark.lock, sizeof mark.lock, "%s", claim->lock);
+    if (claim->service || !same)
+        snprintf(mark.service, sizeof mark.service, "%s", claim->service ? claim->service : "");
     *ret = mark;
     return PAWL_OK;
+}
+
+void guard_reset_mark(const struct guard_found *found, int64_t to, const char *by, const char *why,
+                      struct guard_mark *ret, pawl_guard_reset_entry *ret_entry) {
+    *ret_entry = (pawl_guard_reset_entry){by, why, (int64_t)found->mark.token, to, found->now_us / 1000};
+    *ret = found->mark;
+    ret->token = (uint64_t)to;
+    ret->seq = 0;
+    ret->used = false;
+    ret->at_us = found->now_us;
+    *ret->service = 0;
+    snprintf(ret->by, sizeof ret->by, "%s", by);
 }

@@ -14,7 +14,7 @@ static char *put(char **at, const void *from, size_t length) {
 pawl_guard_record *guard_record_make(const char *resource, const struct guard_mark *mark, const void *data,
                                      size_t length, const pawl_guard_reset_entry *resets, size_t n_resets) {
     size_t size = sizeof(pawl_guard_record) + n_resets * sizeof *resets + strlen(resource) + strlen(mark->lock) +
-                  strlen(mark->by) + length + 4;
+                  strlen(mark->by) + strlen(mark->service) + length + 5;
     for (size_t i = 0; i < n_resets; i++) size += strlen(resets[i].by) + strlen(resets[i].why) + 2;
     pawl_guard_record *record = malloc(size);
     if (!record) return NULL;
@@ -36,7 +36,8 @@ pawl_guard_record *guard_record_make(const char *resource, const struct guard_ma
                                   .data = put(&at, data, length),
                                   .length = length,
                                   .resets = entries,
-                                  .n_resets = n_resets};
+                                  .n_resets = n_resets,
+                                  .service = put(&at, mark->service, strlen(mark->service))};
     return record;
 }
 

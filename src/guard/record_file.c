@@ -124,6 +124,7 @@ static int parse_line(struct record_head *head, const char *key, char *value) {
     if (strcmp(key, "resource") == 0) return into(head->resource, sizeof head->resource, value) ? RESOURCE : -1;
     if (strcmp(key, "lock") == 0) return into(mark->lock, sizeof mark->lock, value) ? LOCK : -1;
     if (strcmp(key, "by") == 0) return into(mark->by, sizeof mark->by, value) ? BY : -1;
+    if (strcmp(key, "service") == 0) return into(mark->service, sizeof mark->service, value) ? 0 : -1;
     if (strcmp(key, "token") == 0) return token_parse(value, &mark->token) ? TOKEN : -1;
     if (strcmp(key, "rule") == 0) return (mark->rule = guard_rule_by_name(value)) ? RULE : -1;
     if (strcmp(key, "reset") == 0) return parse_reset(head, value) ? 0 : -1;
@@ -235,6 +236,7 @@ char *record_head_lines(const char *resource, const struct guard_mark *mark, con
     add(&text, "\ntoken %" PRIu64 "\nseq %" PRIu64 "\nrule %s\nused %d\nwritten %d\nat %" PRId64, mark->token,
         mark->seq, guard_rule_name(mark->rule), mark->used, mark->written, mark->at_us);
     add_word(&text, "\nby ", mark->by);
+    if (*mark->service) add_word(&text, "\nservice ", mark->service);
     add(&text, "\n");
     for (size_t i = 0; i < old->n_resets; i++) add_reset(&text, &old->resets[i]);
     if (reset) add_reset(&text, reset);

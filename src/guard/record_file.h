@@ -1,4 +1,4 @@
-/* record_file.h: the file form of a record, for dir guards; readable with cat, and by other programs.
+/* record_file.h: the file form of a record, for dir and etcd guards; readable with cat, and by other programs.
  *
  *   pawl guard 1
  *   resource account%3Aus-east%3A9021
@@ -10,6 +10,7 @@
  *   written 1                         has data
  *   at 1796043852640001               microseconds since 1970
  *   by worker%202
+ *   service redis                     of the lock; left out if it was not told
  *   reset 1796043852640001 7 9 ana restored%20from%20tape      any number: when, from, to, who, why
  *   length 4
  *

@@ -17,25 +17,25 @@
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS pawl_guard (resource TEXT PRIMARY KEY, lock TEXT NOT NULL, token INTEGER NOT NULL,"
     " seq INTEGER NOT NULL, rule TEXT NOT NULL, used INTEGER NOT NULL, written INTEGER NOT NULL, writer TEXT NOT NULL,"
-    " at_us INTEGER NOT NULL, data BLOB NOT NULL);"
+    " at_us INTEGER NOT NULL, data BLOB NOT NULL, service TEXT NOT NULL DEFAULT '');"
     "CREATE TABLE IF NOT EXISTS pawl_guard_reset (resource TEXT NOT NULL, at_us INTEGER NOT NULL, from_token INTEGER "
     "NOT NULL,"
     " to_token INTEGER NOT NULL, writer TEXT NOT NULL, why TEXT NOT NULL);"
     "CREATE TABLE IF NOT EXISTS pawl_guard_set (one INTEGER PRIMARY KEY CHECK (one = 1), rule TEXT NOT NULL);";
 
 enum { SELECT_MARK, SELECT_SET, WRITE, SEAL, ADD_RESET, SET_RULE, SELECT_DATA, SELECT_RESETS, N_STATEMENTS };
-#define MARK_COLUMNS "lock, token, seq, rule, used, written, writer, at_us"
+#define MARK_COLUMNS "lock, token, seq, rule, used, written, writer, at_us, service"
 #define REPLACE_MARK                                                                                                   \
     " ON CONFLICT (resource) DO UPDATE SET lock = excluded.lock, token = excluded.token, seq = excluded.seq,"          \
     " rule = excluded.rule, used = excluded.used, written = excluded.written, writer = excluded.writer,"               \
-    " at_us = excluded.at_us"
+    " at_us = excluded.at_us, service = excluded.service"
 static const char *const texts[N_STATEMENTS] = {
     [SELECT_MARK] = "SELECT " MARK_COLUMNS " FROM pawl_guard WHERE resource = ?1",
     [SELECT_SET] = "SELECT rule FROM pawl_guard_set",
     [WRITE] = "INSERT INTO pawl_guard (resource, " MARK_COLUMNS
-              ", data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)" REPLACE_MARK ", data = excluded.data",
+              ", data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)" REPLACE_MARK ", data = excluded.data",
     [SEAL] = "INSERT INTO pawl_guard (resource, " MARK_COLUMNS
-             ", data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)" REPLACE_MARK,
+             ", data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)" REPLACE_MARK,
     [ADD_RESET] = "INSERT INTO pawl_guard_reset VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     [SET_RULE] = "INSERT INTO pawl_guard_set VALUES (1, ?1)",
     [SELECT_DATA] = "SELECT " MARK_COLUMNS ", data FROM pawl_guard WHERE resource = ?1",
@@ -147,6 +147,7 @@ static bool mark_of(sqlite3_stmt *s, struct guard_mark *ret) {
                               .at_us = sqlite3_column_int64(s, 7)};
     snprintf(mark.lock, sizeof mark.lock, "%s", column_text(s, 0));
     snprintf(mark.by, sizeof mark.by, "%s", column_text(s, 6));
+    snprintf(mark.service, sizeof mark.service, "%s", column_text(s, 8));
     *ret = mark;
     return mark.rule && *mark.lock && sqlite3_column_type(s, 1) == SQLITE_INTEGER && mark.token > 0;
 }
@@ -233,7 +234,8 @@ static int sqlite_commit(struct guard_store *store, const struct guard_change *c
     sqlite3_bind_int(s, 7, mark->written);
     sqlite3_bind_text(s, 8, mark->by, -1, SQLITE_STATIC);
     sqlite3_bind_int64(s, 9, mark->at_us);
-    sqlite3_bind_blob64(s, 10, change->data ? change->data : "", change->data ? change->length : 0, SQLITE_STATIC);
+    sqlite3_bind_text(s, 10, mark->service, -1, SQLITE_STATIC);
+    sqlite3_bind_blob64(s, 11, change->data ? change->data : "", change->data ? change->length : 0, SQLITE_STATIC);
     bool done = sqlite3_step(s) == SQLITE_DONE;
     sqlite3_reset(s);
     sqlite3_clear_bindings(s);
@@ -284,9 +286,9 @@ static int read_record(struct guard_store *store, const char *resource, pawl_gua
         code = db_error(store, "read", error);
     else if (!mark_of(s, &mark)) code = bad_row(store, resource, error);
     else {
-        const void *data = sqlite3_column_blob(s, 8);
+        const void *data = sqlite3_column_blob(s, 9);
         pawl_guard_record *record =
-            guard_record_make(resource, &mark, data, (size_t)sqlite3_column_bytes(s, 8), resets, n);
+            guard_record_make(resource, &mark, data, (size_t)sqlite3_column_bytes(s, 9), resets, n);
         if (record) *ret = record;
         else code = error_set(error, PAWL_EINTERNAL, store->path, "out of memory");
     }

@@ -31,6 +31,7 @@ static const struct row {
     {"WRONGTYPE", BK_FAULT, PAWL_EUNSAFE,
      "a key of that name holds something else than a lock; choose another name or prefix"},
     {"PAWLNUMBERS", BK_FAULT, PAWL_EUNSAFE, "the key '<prefix>%n' was not written by pawl; choose another prefix"},
+    {"PAWLRECORD", BK_FAULT, PAWL_EUNSAFE, "the key holds something else than a guard's record; it is left alone"},
     {"PAWLCLOCK", BK_FAULT, PAWL_EUNSAFE,
      "its clock and ours are over a day apart; tokens start at the clock: set it right"},
     {"PAWLEXHAUSTED", BK_FAULT, PAWL_EUNSAFE, "the token numbers are used up"},

@@ -1,7 +1,8 @@
 /* with-server: `with-server redis [OPTION VALUE...] -- CMD...` starts a server, exports PAWL_TEST_REDIS (its URL) and
  * PAWL_TEST_REDIS_PORT, runs CMD, ends the server, and returns CMD's status. `with-server postgresql [SETTING VALUE...]`
- * exports PAWL_TEST_POSTGRESQL and PAWL_TEST_POSTGRESQL_PORT. For bats and for work by hand. */
+ * exports PAWL_TEST_POSTGRESQL and PAWL_TEST_POSTGRESQL_PORT, `with-server etcd [OPTION...]` the same for etcd. For bats and for work by hand. */
 #include "server.h"
+#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,18 +14,20 @@
 static struct server server;
 
 static int usage(void) {
-    fputs("usage: with-server redis|postgresql [OPTION VALUE...] -- CMD [ARG...]\n", stderr);
+    fputs("usage: with-server redis|postgresql|etcd [OPTION VALUE...] -- CMD [ARG...]\n", stderr);
     return 125;
 }
 
 static void start(const char *service, const char *const options[]) {
     char lines[1024] = "", name[64], port[16];
-    bool redis = strcmp(service, "redis") == 0;
-    if (redis) server_start_redis(&server, options);
-    for (int i = 0; !redis && options[i] && options[i + 1]; i += 2)
+    bool postgresql = strcmp(service, "postgresql") == 0;
+    if (strcmp(service, "redis") == 0) server_start_redis(&server, options);
+    if (strcmp(service, "etcd") == 0) server_start_etcd(&server, options);
+    for (int i = 0; postgresql && options[i] && options[i + 1]; i += 2)
         snprintf(lines + strlen(lines), sizeof lines - strlen(lines), "%s = %s\n", options[i], options[i + 1]);
-    if (!redis) server_start_postgres(&server, lines);
-    snprintf(name, sizeof name, "PAWL_TEST_%s", redis ? "REDIS" : "POSTGRESQL");
+    if (postgresql) server_start_postgres(&server, lines);
+    snprintf(name, sizeof name, "PAWL_TEST_%.40s", service);
+    for (char *c = name; *c; c++) *c = (char)toupper((unsigned char)*c);
     setenv(name, server.url, 1);
     strcat(name, "_PORT");
     snprintf(port, sizeof port, "%d", server.port);
@@ -34,7 +37,9 @@ static void start(const char *service, const char *const options[]) {
 int main(int argc, char **argv) {
     int split = 2, status;
     while (split < argc && strcmp(argv[split], "--") != 0) split++;
-    if (split + 1 >= argc || (strcmp(argv[1], "redis") != 0 && strcmp(argv[1], "postgresql") != 0)) return usage();
+    if (split + 1 >= argc || (strcmp(argv[1], "redis") != 0 && strcmp(argv[1], "postgresql") != 0 &&
+                              strcmp(argv[1], "etcd") != 0))
+        return usage();
     argv[split] = NULL;
     start(argv[1], (const char *const *)argv + 2);
     signal(SIGINT, SIG_IGN); /* the command gets it too; the server is to be ended behind it */

@@ -1,9 +1,7 @@
 /* What each kind of guard owes (docs/FENCING.md), through the public header: every answer, and that a refusal changes
  * nothing. */
-#include "pawl_guard.h"
-#include <dirent.h>
+#include "fixture.h"
 #include <fcntl.h>
-#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,47 +18,6 @@
 
 #define TOP INT64_C(9007199254740991) /* 2^53 - 1 */
 #define DAY INT64_C(86400000000)
-
-static const char *kind; /* dir, sqlite */
-static bool wal;         /* "sqlite-wal": in a file with that journal mode */
-static char folder[64], url[128];
-static pawl_guard *guard;
-static pawl_error error;
-
-static int set_up(void **data) {
-    (void)data;
-    snprintf(folder, sizeof folder, "/tmp/pawl-guard-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
-    snprintf(url, sizeof url, strcmp(kind, "dir") == 0 ? "dir:%s/set" : "sqlite:%s/set.db", folder);
-    if (wal) {
-        char command[160];
-        snprintf(command, sizeof command, "sqlite3 %s/set.db 'PRAGMA journal_mode = WAL' >/dev/null", folder);
-        if (system(command) != 0) return -1;
-    }
-    error = (pawl_error)PAWL_ERROR_INIT;
-    return pawl_guard_open(url, NULL, &guard, &error);
-}
-
-static void remove_tree(const char *path) {
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-    char name[PATH_MAX];
-    while (dir && (entry = readdir(dir))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
-        if (entry->d_type == DT_DIR) remove_tree(name);
-        else unlink(name);
-    }
-    if (dir) closedir(dir);
-    rmdir(path);
-}
-
-static int tear_down(void **data) {
-    (void)data;
-    pawl_guard_close(guard);
-    remove_tree(folder);
-    return 0;
-}
 
 static pawl_guard_write of(const char *resource, int64_t token) {
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
@@ -281,11 +237,7 @@ static void test_names_and_data(void **data) {
     over[513] = 0;
     assert_int_equal(put(over, 1, "x"), PAWL_EINVALID);
     assert_int_equal(put("a", 0, "x"), PAWL_GNOTOKEN);
-    DIR *dir = opendir(folder); /* nothing was made outside the set */
-    int entries = 0;
-    while (readdir(dir)) entries++;
-    closedir(dir);
-    assert_in_range(entries, 3, 5); /* with . and .., and SQLite's journal */
+    if (!is_service()) assert_in_range(entries_of(folder), 1, 3); /* nothing was made outside the set; SQLite's journal */
     size_t length = 1 << 20;
     char *big = malloc(length);
     for (size_t i = 0; i < length; i++) big[i] = (char)(i * 7);
@@ -309,6 +261,15 @@ static void test_enter_keeps_others_out(void **data) {
     assert_int_equal(pawl_guard_open(url, &options, &second, &error), PAWL_OK);
     assert_int_equal(put("r", 7, "a"), PAWL_OK);
     pawl_guard_write write = of("r", 6), later = of("r", 9);
+    if (is_service()) {
+        assert_int_equal(pawl_guard_enter(guard, &write, &error), PAWL_EUNSUPPORTED);
+        says("cannot know whether you are still at it");
+        assert_int_equal(pawl_guard_fd(guard), -1);
+        pawl_guard_leave(guard);
+        is("r", 7, "a");
+        pawl_guard_close(second);
+        return;
+    }
     assert_int_equal(pawl_guard_enter(guard, &write, &error), PAWL_GSTALE);
     write.token = 8;
     if (pawl_guard_enter(guard, &write, &error)) fail_msg("enter: %s", error.text);
@@ -327,22 +288,62 @@ static void test_enter_keeps_others_out(void **data) {
 
 static void test_foreign_content_is_left_alone(void **data) {
     (void)data;
-    char path[192];
-    static const char text[] = "somebody's own file";
-    snprintf(path, sizeof path, strcmp(kind, "dir") == 0 ? "%s/set/r.record" : "%s/set.db", folder);
-    if (strcmp(kind, "dir") == 0) assert_int_equal(put("other", 1, "x"), PAWL_OK);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_int_equal(write(fd, text, sizeof text), sizeof text);
-    close(fd);
+    static const char text[] = "somebody's own";
+    char *back;
+    assert_int_equal(put("other", 1, "x"), PAWL_OK);
+    foreign_write(text);
     assert_int_equal(put("r", 5, "x"), PAWL_EUNSAFE);
-    says(path);
+    says(foreign_place());
     pawl_guard_record *record = NULL;
     assert_int_equal(pawl_guard_get(guard, "r", &record, &error), PAWL_EUNSAFE);
-    char back[64] = "";
-    fd = open(path, O_RDONLY);
-    assert_int_equal(read(fd, back, sizeof back), sizeof text);
-    close(fd);
+    assert_non_null(back = foreign_read());
     assert_string_equal(back, text);
+    free(back);
+}
+
+/* The service does not answer, or is gone: the error says where, and the handle is good again when it is back. */
+static void test_service_away(void **data) {
+    (void)data;
+    pawl_guard_options options = PAWL_GUARD_OPTIONS_INIT;
+    pawl_guard_write write = of("r", 8);
+    pawl_guard *hasty = NULL;
+    options.wait_ms = 150;
+    assert_int_equal(put("r", 7, "old"), PAWL_OK);
+    assert_int_equal(pawl_guard_open(url, &options, &hasty, &error), PAWL_OK);
+    service_signal(SIGSTOP);
+    assert_int_equal(pawl_guard_put(hasty, &write, "new", 3, &error), PAWL_EUNREACHABLE);
+    says("127.0.0.1");
+    service_signal(SIGCONT);
+    pawl_guard_close(hasty);
+    is("r", 7, "old");
+    service_restart(); /* our connection is gone, the data are not */
+    assert_int_equal(put("r", 9, "new"), PAWL_OK);
+    is("r", 9, "new");
+    assert_int_equal(put("r", 8, "old"), PAWL_GSTALE);
+}
+
+static void test_moved_from_another_service(void **data) {
+    (void)data;
+    pawl_guard_write write = of("r", 9);
+    write.service = "redis";
+    assert_int_equal(pawl_guard_put(guard, &write, "a", 1, &error), PAWL_OK);
+    write.token = 8;
+    assert_int_equal(pawl_guard_put(guard, &write, "b", 1, &error), PAWL_GSTALE);
+    if (strstr(error.text, "another service")) fail_msg("%s", error.text);
+    write.service = "etcd";
+    assert_int_equal(pawl_guard_put(guard, &write, "b", 1, &error), PAWL_GSTALE);
+    says("Moved from another service: that one is of redis:, this one of etcd:");
+    says("pawl token advance --to 9");
+    pawl_guard_record *record = NULL;
+    assert_int_equal(pawl_guard_get(guard, "r", &record, &error), PAWL_OK);
+    assert_string_equal(record->service, "redis");
+    pawl_guard_free(record);
+    assert_int_equal(put("r", 10, "c"), PAWL_OK); /* by one that does not tell */
+    assert_int_equal(pawl_guard_get(guard, "r", &record, &error), PAWL_OK);
+    assert_string_equal(record->service, "");
+    pawl_guard_free(record);
+    write.service = "a name that is longer than a scheme";
+    assert_int_equal(pawl_guard_put(guard, &write, "b", 1, &error), PAWL_EINVALID);
 }
 
 /* A disk that is full, by a limit on the size of files. */
@@ -405,9 +406,10 @@ static void test_arguments(void **data) {
     pawl_guard *none = NULL;
     assert_int_equal(pawl_guard_open("nothing:x", NULL, &none, &error), PAWL_EINVALID);
     says("dir: sqlite:");
+    says("redis+sentinel: etcd: etcds:");
     assert_int_equal(pawl_guard_open("dir:", NULL, &none, &error), PAWL_EINVALID);
-    char unknown[32];
-    snprintf(unknown, sizeof unknown, "%s:x?mode=fast", kind);
+    char unknown[256];
+    snprintf(unknown, sizeof unknown, "%s%cmode=fast", url, strchr(url, '?') ? '&' : '?');
     assert_int_equal(pawl_guard_open(unknown, NULL, &none, &error), PAWL_EINVALID);
     says("'mode'");
     assert_null(none);
@@ -421,34 +423,52 @@ static void test_arguments(void **data) {
     write.rule = 9;
     assert_int_equal(pawl_guard_put(guard, &write, "", 0, NULL), PAWL_EINVALID);
     char unreachable[128];
-    snprintf(unreachable, sizeof unreachable, "%s:%s/no/such/place", kind, folder);
+    snprintf(unreachable, sizeof unreachable, is_service() ? "%s://127.0.0.1:1/" : "%s:%s/no/such/place", kind, folder);
     assert_int_equal(pawl_guard_open(unreachable, NULL, &none, &error), PAWL_OK);
     write = of("r", 1);
     int code = pawl_guard_put(none, &write, "", 0, &error);
     assert_true(code == PAWL_EUNREACHABLE || code == PAWL_EDENIED);
-    says("/no/such/place");
+    says(is_service() ? "127.0.0.1" : "/no/such/place");
     pawl_guard_close(none);
     pawl_guard_close(NULL);
     assert_string_equal(pawl_guard_rule_name(PAWL_RULE_SEQ), "seq");
     assert_null(pawl_guard_rule_name(9));
 }
 
+/* Random steps on a few resources, beside a reference that has nothing but guard_judge: the same answers, the same
+ * records. */
+static void test_same_answers(void **data) {
+    (void)data;
+    const char *given = getenv("PAWL_TEST_SEED");
+    unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
+    struct mirror mirror[3] = {0};
+    print_message("# PAWL_TEST_SEED=%u\n", seed);
+    for (int i = 0; i < 400; i++) {
+        const char *why = mirror_step(&mirror[rand_r(&seed) % 3], &seed);
+        if (why) fail_msg("step %d: %s", i, why);
+    }
+}
+
 int main(int argc, char **argv) {
-    kind = argc > 1 ? argv[1] : "dir";
-    if ((wal = strcmp(kind, "sqlite-wal") == 0)) kind = "sqlite";
+    begin_kind(argc > 1 ? argv[1] : "dir");
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-    const struct CMUnitTest tests[] = {T(test_life_of_a_resource),
-                                       T(test_refusals_differ_and_change_nothing),
-                                       T(test_last_digit),
-                                       T(test_seal_stops_the_old_holder_before_the_new_one_writes),
-                                       T(test_reset_is_kept),
-                                       T(test_rules),
-                                       T(test_install),
-                                       T(test_names_and_data),
-                                       T(test_enter_keeps_others_out),
-                                       T(test_foreign_content_is_left_alone),
-                                       T(test_failed_write_leaves_the_old_record),
-                                       T(test_fork),
-                                       T(test_arguments)};
-    return cmocka_run_group_tests_name(kind, tests, NULL, NULL);
+    struct CMUnitTest tests[] = {T(test_life_of_a_resource),
+                                 T(test_refusals_differ_and_change_nothing),
+                                 T(test_last_digit),
+                                 T(test_seal_stops_the_old_holder_before_the_new_one_writes),
+                                 T(test_reset_is_kept),
+                                 T(test_rules),
+                                 T(test_install),
+                                 T(test_names_and_data),
+                                 T(test_enter_keeps_others_out),
+                                 T(test_foreign_content_is_left_alone),
+                                 T(test_moved_from_another_service),
+                                 T(test_fork),
+                                 T(test_arguments),
+                                 T(test_same_answers),
+                                 T(test_failed_write_leaves_the_old_record)};
+    if (is_service()) tests[14] = (struct CMUnitTest)T(test_service_away);
+    int failures = cmocka_run_group_tests_name(kind, tests, NULL, NULL);
+    end_kind();
+    return failures;
 }
