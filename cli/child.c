@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -32,11 +33,13 @@ void drop_stdio(void) {
 
 /* Last, so that ours win over what was inherited. */
 static int set_environment(const struct run *run, pid_t holder, int64_t token) {
-    char number[24];
+    char number[24], service[32];
+    const char *url = run->options.common.url;
     snprintf(number, sizeof number, "%" PRId64, token);
+    snprintf(service, sizeof service, "%.*s", (int)strcspn(url, ":"), url);
     char *chain = nested_chain(&run->options, holder, token);
     int failed = !chain || setenv("PAWL_NAME", run->options.name, 1) || setenv("PAWL_TOKEN", number, 1) ||
-                 setenv("PAWL_LOCK", chain, 1);
+                 setenv("PAWL_SERVICE", service, 1) || setenv("PAWL_LOCK", chain, 1);
     free(chain);
     return failed ? ENOMEM : 0;
 }

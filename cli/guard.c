@@ -1,5 +1,6 @@
 /* guard.c: pawl guard: the resource side, for shells and for whoever has no binding. */
 #include "guard.h"
+#include "config.h"
 #include "options.h"
 #include "token.h"
 #include <errno.h>
@@ -30,10 +31,23 @@ void describe_process(pid_t pid, const char *command, char *ret, size_t size) {
 int open_guard(const char *url, const char *name, pawl_guard **ret) {
     pawl_error error = PAWL_ERROR_INIT;
     pawl_guard_options options = PAWL_GUARD_OPTIONS_INIT;
-    char by[256];
+    struct config config = CONFIG_INIT;
+    char by[256], *secret = NULL;
+    int code = *url == '@' ? config_read(url + 1, &config) : 0;
+    if (code) return code;
+    if (config.url) url = config.url;
+    else if ((secret = hide((char *)(uintptr_t)url))) {
+        advise(name, "a password in a URL can be seen in ps for a moment: put it into a profile of pawl.conf(5), and use "
+                     "@profile");
+        url = secret;
+    }
     describe_process(getppid(), NULL, by, sizeof by);
     options.by = by;
-    return pawl_guard_open(url, &options, ret, &error) ? complain_error(name, &error) : 0;
+    code = pawl_guard_open(url, &options, ret, &error) ? complain_error(name, &error) : 0;
+    if (secret) explicit_bzero(secret, strlen(secret));
+    free(secret);
+    config_free(&config);
+    return code;
 }
 
 /* --- what the writing verbs share --- */
@@ -60,15 +74,19 @@ struct writing {
 /* 0, or the exit code after a complaint. */
 static int fill(const struct writing *w, const char *resource, pawl_guard_write *ret) {
     static const char *const rules[] = {"ge", "gt", "seq"};
-    const char *name = getenv("PAWL_NAME"), *token = w->token;
+    const char *name = getenv("PAWL_NAME"), *token = w->token, *service = NULL;
     /* PAWL_TOKEN is of the lock PAWL_NAME: for another one it says nothing. */
-    if (!token && !(w->lock && name && strcmp(w->lock, name) != 0)) token = getenv("PAWL_TOKEN");
+    if (!token && !(w->lock && name && strcmp(w->lock, name) != 0)) {
+        token = getenv("PAWL_TOKEN");
+        service = getenv("PAWL_SERVICE");
+    }
     uint64_t number = 0;
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
     write.resource = resource;
     write.lock = w->lock ? w->lock : name;
     write.by = w->by;
     write.seq = w->seq;
+    write.service = service && *service ? service : NULL;
     write.flags = w->accept_jump ? PAWL_GUARD_ACCEPT_JUMP : 0;
     if (!write.lock) return complain(EXIT_FAILED, resource, "which lock? Give --lock, or use pawl run (PAWL_NAME)");
     for (int i = 0; w->rule && !write.rule && i < 3; i++)
@@ -143,7 +161,7 @@ static int guard_put(int argc, char **argv) {
     static const char usage[] =
         "pawl guard put URL RESOURCE [options] < DATA\n\n"
         "Replaces the data of RESOURCE with stdin, if the token is new enough.\n"
-        "URL is dir:DIRECTORY or sqlite:FILE.\n\n" WRITING_HELP WRITING_SEQ "\nExit: 0 written; " WRITING_EXIT;
+        "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST, or etcd://HOST.\n\n" WRITING_HELP WRITING_SEQ "\nExit: 0 written; " WRITING_EXIT;
     struct writing w = {0};
     pawl_error error = PAWL_ERROR_INIT;
     char *data = NULL;
@@ -267,7 +285,8 @@ int cmd_guard(int argc, char **argv) {
                  "  install URL [--rule ge|gt|seq]   prepare a set of resources\n"
                  "  reset URL RESOURCE --to N --why TEXT\n"
                  "  test URL | --exec PROGRAM        does this guard keep its promises?\n\n"
-                 "URL is dir:DIRECTORY or sqlite:FILE. pawl guard VERB --help tells the rest.\n",
+                 "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST (all forms of it), or etcd://HOST.\n"
+                 "pawl guard VERB --help tells the rest.\n",
         .least = 1,
         .most = -1,
         .operands = "VERB"};

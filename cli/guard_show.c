@@ -60,6 +60,9 @@ static void print_record_json(const pawl_guard_record *record) {
     printf(",\"token\":\"%" PRId64 "\",\"seq\":%" PRId64 ",\"rule\":\"%s\",\"by\":", record->token, record->seq,
            pawl_guard_rule_name(record->rule));
     print_json_string(stdout, record->by);
+    fputs(",\"service\":", stdout);
+    if (*record->service) print_json_string(stdout, record->service);
+    else fputs("null", stdout);
     putchar(',');
     print_time("at", record->at_ms);
     printf(",\"written\":%s,\"length\":%zu", record->written ? "true" : "false", record->length);

@@ -199,8 +199,7 @@ char *shown_url(const char *url) {
     return shown;
 }
 
-/* Overwrites text, which stands where ps can see it, with its shown form; NULL if there was no secret, else a copy. */
-static char *hide(char *text) {
+char *hide(char *text) {
     char *shown = shown_url(text), *copy = NULL;
     if (shown && strstr(shown, "***") && strcmp(shown, text) != 0 && (copy = strdup(text))) {
         size_t length = strlen(text);

@@ -62,4 +62,6 @@ int open_client(const struct common *common, const char *name, pawl_client **ret
 int open_client_with(const struct common *common, const pawl_options *options, const char *name, pawl_client **ret);
 /* A URL for people: without its secrets, and file: with its directory; to be freed. */
 char *shown_url(const char *url);
+/* Overwrites text, which stands where ps can see it, with its shown form; NULL if there was no secret, else a copy. */
+char *hide(char *text);
 #endif

@@ -1,6 +1,7 @@
 #include "seal.h"
 #include "clock.h"
 #include "guard.h"
+#include "options.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,14 +13,18 @@
 struct seal {
     pawl_guard *guard;
     char *name, *resource;
+    char service[32]; /* scheme of the lock's service */
 };
 
-int seal_open(const char *text, const char *name, struct seal **ret) {
+int seal_open(const char *text, const char *name, const char *lock_url, struct seal **ret) {
     struct seal *seal = calloc(1, sizeof *seal);
+    char *secret = hide((char *)(uintptr_t)text);
+    if (secret) text = secret;
     const char *mark = strrchr(text, '#');
     char *url = mark ? strndup(text, (size_t)(mark - text)) : strdup(text);
     int code = 0;
     if (seal) {
+        snprintf(seal->service, sizeof seal->service, "%.*s", (int)strcspn(lock_url, ":"), lock_url);
         seal->name = strdup(name);
         seal->resource = strdup(mark ? mark + 1 : name);
     }
@@ -27,6 +32,7 @@ int seal_open(const char *text, const char *name, struct seal **ret) {
     else if (!*seal->resource) code = complain(EXIT_FAILED, name, "--seal %s: no resource behind '#'", text);
     else code = open_guard(url, name, &seal->guard);
     free(url);
+    free(secret);
     if (code) seal_close(seal);
     else *ret = seal;
     return code;
@@ -49,6 +55,7 @@ static void *raise_main(void *data) {
     write.lock = raising->seal->name;
     write.token = raising->token;
     write.by = raising->by;
+    write.service = *raising->seal->service ? raising->seal->service : NULL;
     raising->code = pawl_guard_seal(raising->seal->guard, &write, &raising->said);
     eventfd_write(raising->done_fd, 1);
     return NULL;

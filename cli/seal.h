@@ -8,9 +8,9 @@
 
 struct seal;
 
-/* "sqlite:bank.db#balance"; without '#' the resource has the lock's name. Opens no file. Returns 0, or the exit code,
+/* "sqlite:bank.db#balance"; without '#' the resource has the lock's name. lock_url is the lock's own. Opens no file. Returns 0, or the exit code,
  * with the complaint printed under `name`. */
-int seal_open(const char *text, const char *name, struct seal **ret);
+int seal_open(const char *text, const char *name, const char *lock_url, struct seal **ret);
 /* Raises the mark of the resource in the name of the process `worker`, which will run `command`. PAWL_OK: it is
  * durable. Else the lock is to be given back, and nothing is started: PAWL_G..., PAWL_E..., with the reason in *error.
  * PAWL_ECANCELLED: cancel_fd became readable meanwhile; the step may still happen until this process ends, which is due. */

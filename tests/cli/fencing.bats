@@ -63,12 +63,14 @@ block() {
 
 @test "a queue as the resource" {
     [ -n "${PAWL_TEST_REDIS:-}" ] || skip "no redis-server"
-    block "A queue as the resource" lua >append.lua
-    append() { redis-cli -p "$PAWL_TEST_REDIS_PORT" --eval append.lua orders orders:fence , "$@"; }
-    [[ $(append 9007199254740990 order 1) == *-0 ]]
-    [[ $(append 9007199254740990 order 2) == *-* ]]
-    [[ $(append 9007199254740989 order 3) == *"STALE token 9007199254740989; current is 9007199254740990"* ]]
-    [[ $(append 9007199254740991 order 4) == *-* ]]
-    [[ $(append 9007199254740990 order 5) == *STALE* ]]
+    block "A queue as the resource" sh >recipe
+    . ./recipe
+    cp "$BATS_TEST_DIRNAME/../../src/redis/guard.lua" .
+    redis-cli() { command redis-cli -p "$PAWL_TEST_REDIS_PORT" "$@"; }
+    [[ $(produce 100 order 1) == *-0 ]]
+    [[ $(produce 100 order 2) == *-* ]]
+    [[ $(produce 99 order 3) == stale* ]]
+    [[ $(produce 101 order 4) == *-* ]]
+    [[ $(produce 100 order 5) == stale* ]]
     [ "$(redis-cli -p "$PAWL_TEST_REDIS_PORT" XLEN orders)" = 3 ]
 }

@@ -152,7 +152,7 @@ put() {
         echo >"$BATS_TEST_TMPDIR/go"
         wait
         [ "$(pawl guard get "$url" balance)" = later ]
-        rm "$BATS_TEST_TMPDIR/go"
+        rm "$BATS_TEST_TMPDIR/go" "$BATS_TEST_TMPDIR/out"
     done
 }
 
@@ -178,7 +178,7 @@ put() {
     run --separate-stderr -125 pawl guard
     run --separate-stderr -125 pawl guard pot x y
     in_stderr "did you mean 'put'?"
-    run --separate-stderr -125 pawl guard put redis:x y --token 1
+    run --separate-stderr -125 pawl guard put nothing:x y --token 1
     in_stderr "dir: sqlite:"
     for verb in put get seal exec install audit reset; do
         run --separate-stderr -0 pawl guard $verb --help

@@ -1,0 +1,103 @@
+# pawl guard where the service keeps the data: Redis, etcd. Each server is the test's own (PAWL_TEST_...); one that is
+# missing is skipped.
+load helper
+
+setup() {
+    pawl_setup
+    mkdir -p "${PAWL_URL#file:}"
+    cd "$BATS_TEST_TMPDIR"
+    export PAWL_NAME=acct
+    kinds=(${PAWL_TEST_REDIS:+"$PAWL_TEST_REDIS"} ${PAWL_TEST_ETCD:+"$PAWL_TEST_ETCD"})
+    [ ${#kinds[@]} -gt 0 ] || skip "neither Redis nor etcd"
+}
+
+@test "the promises are kept" {
+    for url in "${kinds[@]}"; do
+        run -0 pawl guard test --rounds 5 "$url"
+        [[ $output == *"promises are kept" ]]
+    done
+}
+
+@test "pawl run, a seal, and a zombie" {
+    for url in "${kinds[@]}"; do
+        run -0 pawl run -u "$url" --seal "$url#balance" acct -- sh -c 'echo $PAWL_SERVICE $PAWL_TOKEN; printf 2500 | '"$PAWL_BIN"' guard put '"$url"' balance'
+        read -r service token <<<"$output"
+        [ "$service" = "${url%%:*}" ]
+        [ "$(pawl guard get "$url" balance)" = 2500 ]
+        run -0 pawl guard get "$url" balance --json
+        [ "$(jq -r '[.service, .token, .data] | join(" ")' <<<"$output")" = "$service $token 2500" ]
+        run --separate-stderr -121 pawl guard put "$url" balance --token $((token - 1)) <<<1500
+        [[ $stderr == *"stale token $((token - 1))"*"current is $token"*"Nothing was changed."* ]]
+        [ "$(pawl guard get "$url" balance)" = 2500 ]
+    done
+}
+
+@test "a lock that moved from another service" {
+    url=${kinds[0]}
+    pawl run -u "$url" --seal "$url#moved" acct -- true
+    token=$(pawl guard get "$url" moved --json | jq -r .token)
+    run --separate-stderr -121 env PAWL_SERVICE=file PAWL_TOKEN=$((token - 5)) "$PAWL_BIN" guard put "$url" moved <<<x
+    [[ $stderr == *"Moved from another service: that one is of ${url%%:*}:, this one of file:"*"pawl token advance --to $token"* ]]
+}
+
+@test "reset is audited; exec is refused" {
+    for url in "${kinds[@]}"; do
+        echo a | pawl guard put "$url" r --token 100
+        pawl guard reset "$url" r --to 50 --why "counter lost" --by ana
+        run -0 pawl guard audit "$url" r
+        [[ $output == *100*50*ana*"counter lost"* ]]
+        [ "$(pawl guard get "$url" r)" = a ]
+        run --separate-stderr -119 pawl guard exec "$url" r --token 101 -- true
+        [[ $stderr == *"cannot keep others out"* ]]
+    done
+}
+
+@test "a password in the URL is not shown, and a profile will do" {
+    [ -n "${PAWL_TEST_REDIS-}" ] || skip "no Redis"
+    url=redis://:secret7@${PAWL_TEST_REDIS#redis://}
+    run --separate-stderr -120 pawl guard get -v "$url" r
+    [[ $stderr != *secret7* && $stderr == *profile* ]]
+    printf '[bank]\nurl = %s\n' "$PAWL_TEST_REDIS" >config
+    export PAWL_CONFIG=$PWD/config
+    echo 1 | pawl guard put @bank r --token 1000
+    [ "$(pawl guard get @bank r)" = 1 ]
+}
+
+@test "redis: the script with data of any type, by any client" {
+    [ -n "${PAWL_TEST_REDIS-}" ] || skip "no Redis"
+    script=$BATS_TEST_DIRNAME/../../src/redis/guard.lua
+    redis() { redis-cli -p "$PAWL_TEST_REDIS_PORT" "$@"; }
+    step() { # KEY TOKEN COMMAND ARG...
+        local key=$1 token=$2
+        shift 2
+        redis --eval "$script" pawl:%g:any pawl:%g "$key" , put acct "$token" 0 '' me '' 0 "$@"
+    }
+    [ "$(step h 7 HSET field one)" = 1 ]
+    [ "$(step l 7 RPUSH a b c)" = 3 ]
+    [[ $(step s 8 XADD '*' k v) == *-0 ]]
+    [[ $(step z 8 ZADD 5 m) == 1 ]]
+    [ "$(step t 8 SET text)" = OK ]
+    [[ $(step h 7 HSET field two) == stale* ]]
+    [ "$(redis HGET h field)" = one ]
+    [[ $(step h 9 LPUSH x) == *WRONGTYPE* ]] # the mark is as it was
+    [ "$(step h 8 HSET field three)" = 0 ]
+    run -0 pawl guard get "$PAWL_TEST_REDIS" any --json
+    [ "$(jq -r '[.token, .written] | join(" ")' <<<"$output")" = "8 false" ]
+}
+
+@test "etcd: only while the lock's own key is there" {
+    [ -n "${PAWL_TEST_ETCD-}" ] || skip "no etcd"
+    etcd() { ETCDCTL_API=3 etcdctl --endpoints "127.0.0.1:$PAWL_TEST_ETCD_PORT" "$@"; }
+    etcd put lock/a x >/dev/null
+    revision=$(etcd get lock/a -w json | jq .kvs[0].create_revision)
+    url="$PAWL_TEST_ETCD?while=lock/a@$revision"
+    echo one | pawl guard put "$url" held --token 7
+    etcd del lock/a >/dev/null
+    run --separate-stderr -121 pawl guard put "$url" held --token 7 <<<two
+    [[ $stderr == *"lock 'acct' is not held under it any more. Nothing was changed."* ]]
+    etcd put lock/a y >/dev/null # the same key of another grant
+    run --separate-stderr -121 pawl guard put "$url" held --token 7 <<<two
+    [ "$(pawl guard get "$url" held)" = one ]
+    run --separate-stderr -125 pawl guard put "$PAWL_TEST_ETCD?while=lock/a" held --token 7 <<<two
+    [[ $stderr == *"while is KEY@REVISION"* ]]
+}
