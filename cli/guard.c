@@ -37,8 +37,9 @@ int open_guard(const char *url, const char *name, pawl_guard **ret) {
     if (code) return code;
     if (config.url) url = config.url;
     else if ((secret = hide((char *)(uintptr_t)url))) {
-        advise(name, "a password in a URL can be seen in ps for a moment: put it into a profile of pawl.conf(5), and use "
-                     "@profile");
+        advise(name,
+               "a password in a URL can be seen in ps for a moment: put it into a profile of pawl.conf(5), and use "
+               "@profile");
         url = secret;
     }
     describe_process(getppid(), NULL, by, sizeof by);
@@ -161,7 +162,8 @@ static int guard_put(int argc, char **argv) {
     static const char usage[] =
         "pawl guard put URL RESOURCE [options] < DATA\n\n"
         "Replaces the data of RESOURCE with stdin, if the token is new enough.\n"
-        "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST, or etcd://HOST.\n\n" WRITING_HELP WRITING_SEQ "\nExit: 0 written; " WRITING_EXIT;
+        "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST, or etcd://HOST.\n\n" WRITING_HELP WRITING_SEQ
+        "\nExit: 0 written; " WRITING_EXIT;
     struct writing w = {0};
     pawl_error error = PAWL_ERROR_INIT;
     char *data = NULL;

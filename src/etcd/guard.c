@@ -2,8 +2,8 @@
  *
  *   prefix "%guard/" enc(resource)   the record, in the form of record_file.h
  *   prefix "%guard"                  the set's rule
- *   ?while=KEY@REVISION              and only while KEY has that create revision: a lock key of the same etcd, of whatever
- *                                    client, so that a holder whose lock was lost is refused though nobody has it yet */
+ *   ?while=KEY@REVISION              and only while KEY has that create revision: a lock key of the same etcd, of
+ * whatever client, so that a holder whose lock was lost is refused though nobody has it yet */
 #include "guard/guard.h"
 #include "clock.h"
 #include "etcd.h"
@@ -120,8 +120,8 @@ static void seen_free(struct seen *seen) {
 }
 #define AUTO_SEEN __attribute__((cleanup(seen_free))) struct seen
 
-static int parse(struct guard_store *store, const struct guard_keys *keys, const char *resource,
-                 const Pb__KeyValue *kv, struct seen *ret, pawl_error *error) {
+static int parse(struct guard_store *store, const struct guard_keys *keys, const char *resource, const Pb__KeyValue *kv,
+                 struct seen *ret, pawl_error *error) {
     size_t at = 0;
     ret->mod_revision = kv->mod_revision;
     ret->text = malloc(kv->value.len + 1);
@@ -241,8 +241,8 @@ static int try_once(struct guard_store *store, const struct guard_step *step, co
     if (length > RECORD_MAX)
         return error_set(error, PAWL_EINVALID, NULL, "'%s': more than 1400 KiB are too much for an etcd record",
                          step->resource);
-    char *text = record_head_lines(step->resource, &mark, &seen.head, q->intent == GUARD_RESET ? &entry : NULL, length,
-                                   &size);
+    char *text =
+        record_head_lines(step->resource, &mark, &seen.head, q->intent == GUARD_RESET ? &entry : NULL, length, &size);
     char *whole = text ? realloc(text, size + length + 1) : NULL;
     if (!whole) {
         free(text);

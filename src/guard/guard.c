@@ -17,14 +17,9 @@ extern const struct guard_kind guard_dir;
 static const struct row {
     const char *scheme, *module;
     const struct guard_kind *builtin;
-} rows[] = {{"dir", NULL, &guard_dir},
-            {"sqlite", "guard-sqlite", NULL},
-            {"redis", "redis", NULL},
-            {"rediss", "redis", NULL},
-            {"redis+unix", "redis", NULL},
-            {"redis+sentinel", "redis", NULL},
-            {"etcd", "etcd", NULL},
-            {"etcds", "etcd", NULL}};
+} rows[] = {{"dir", NULL, &guard_dir}, {"sqlite", "guard-sqlite", NULL}, {"redis", "redis", NULL},
+            {"rediss", "redis", NULL}, {"redis+unix", "redis", NULL},    {"redis+sentinel", "redis", NULL},
+            {"etcd", "etcd", NULL},    {"etcds", "etcd", NULL}};
 
 struct pawl_guard {
     const struct guard_kind *kind;
@@ -359,8 +354,7 @@ static int do_reset(pawl_guard *guard, const struct guard_step *step, int64_t to
 
 static int ask_reset(pawl_guard *guard, const struct guard_step *step, int64_t to, const char *by, const char *why,
                      pawl_error *error) {
-    struct guard_ask question = {
-        .intent = GUARD_RESET, .claim = {.lock = "", .token = to}, .by = by, .why = why};
+    struct guard_ask question = {.intent = GUARD_RESET, .claim = {.lock = "", .token = to}, .by = by, .why = why};
     struct guard_found found = {0};
     return guard->kind->ask(guard->store, step, &question, &found, error);
 }

@@ -257,8 +257,8 @@ static int redis_guard_install(struct guard_store *store, int rule, int64_t unti
     code = question(store, (const char *const[]){"SETNX", NULL}, keys.set, keys.set_length, guard_rule_name(rule),
                     until, &set, error);
     if (code == PAWL_OK)
-        code = question(store, (const char *const[]){"GET", NULL}, keys.set, keys.set_length, NULL, until, &there,
-                        error);
+        code =
+            question(store, (const char *const[]){"GET", NULL}, keys.set, keys.set_length, NULL, until, &there, error);
     if (code) return code;
     if (there->type == REDIS_REPLY_STRING && strcmp(there->str, guard_rule_name(rule)) == 0) return PAWL_OK;
     return error_set(error, PAWL_EINVALID, store->session->wire.node, "%s was installed with rule %.20s, not %s",

@@ -1,6 +1,7 @@
 /* with-server: `with-server redis [OPTION VALUE...] -- CMD...` starts a server, exports PAWL_TEST_REDIS (its URL) and
- * PAWL_TEST_REDIS_PORT, runs CMD, ends the server, and returns CMD's status. `with-server postgresql [SETTING VALUE...]`
- * exports PAWL_TEST_POSTGRESQL and PAWL_TEST_POSTGRESQL_PORT, `with-server etcd [OPTION...]` the same for etcd. For bats and for work by hand. */
+ * PAWL_TEST_REDIS_PORT, runs CMD, ends the server, and returns CMD's status. `with-server postgresql [SETTING
+ * VALUE...]` exports PAWL_TEST_POSTGRESQL and PAWL_TEST_POSTGRESQL_PORT, `with-server etcd [OPTION...]` the same for
+ * etcd. For bats and for work by hand. */
 #include "server.h"
 #include <ctype.h>
 #include <signal.h>
@@ -37,8 +38,8 @@ static void start(const char *service, const char *const options[]) {
 int main(int argc, char **argv) {
     int split = 2, status;
     while (split < argc && strcmp(argv[split], "--") != 0) split++;
-    if (split + 1 >= argc || (strcmp(argv[1], "redis") != 0 && strcmp(argv[1], "postgresql") != 0 &&
-                              strcmp(argv[1], "etcd") != 0))
+    if (split + 1 >= argc ||
+        (strcmp(argv[1], "redis") != 0 && strcmp(argv[1], "postgresql") != 0 && strcmp(argv[1], "etcd") != 0))
         return usage();
     argv[split] = NULL;
     start(argv[1], (const char *const *)argv + 2);

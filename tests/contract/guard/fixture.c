@@ -43,7 +43,8 @@ int set_up(void **data) {
     number++;
     snprintf(folder, sizeof folder, "/tmp/pawl-guard-XXXXXX");
     if (!mkdtemp(folder)) return -1;
-    if (is_service()) snprintf(url, sizeof url, "%s%sprefix=t%d:", server.url, strchr(server.url, '?') ? "&" : "?", number);
+    if (is_service())
+        snprintf(url, sizeof url, "%s%sprefix=t%d:", server.url, strchr(server.url, '?') ? "&" : "?", number);
     else snprintf(url, sizeof url, strcmp(kind, "dir") == 0 ? "dir:%s/set" : "sqlite:%s/set.db", folder);
     if (wal) {
         char command[160];

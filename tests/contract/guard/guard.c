@@ -237,7 +237,8 @@ static void test_names_and_data(void **data) {
     over[513] = 0;
     assert_int_equal(put(over, 1, "x"), PAWL_EINVALID);
     assert_int_equal(put("a", 0, "x"), PAWL_GNOTOKEN);
-    if (!is_service()) assert_in_range(entries_of(folder), 1, 3); /* nothing was made outside the set; SQLite's journal */
+    if (!is_service())
+        assert_in_range(entries_of(folder), 1, 3); /* nothing was made outside the set; SQLite's journal */
     size_t length = 1 << 20;
     char *big = malloc(length);
     for (size_t i = 0; i < length; i++) big[i] = (char)(i * 7);

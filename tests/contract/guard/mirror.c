@@ -24,7 +24,8 @@ static void choose(const struct mirror *m, unsigned *seed, struct chosen *ret) {
     w.resource = m->resource;
     w.lock = pick(seed, 12) ? "acct" : "acct ";
     w.token = pick(seed, 4) ? (int64_t)m->mark.token + pick(seed, 4) - 1 : odd[pick(seed, 8)];
-    w.seq = m->mark.rule == PAWL_RULE_SEQ && pick(seed, 4) ? (int64_t)m->mark.seq + pick(seed, 3) - 1 : seqs[pick(seed, 9)];
+    w.seq =
+        m->mark.rule == PAWL_RULE_SEQ && pick(seed, 4) ? (int64_t)m->mark.seq + pick(seed, 3) - 1 : seqs[pick(seed, 9)];
     if (m->mark.rule != PAWL_RULE_SEQ && pick(seed, 4)) w.seq = 0;
     if (ret->intent != GUARD_WRITE && pick(seed, 4)) w.seq = 0;
     w.rule = m->mark.rule && pick(seed, 8) ? PAWL_RULE_DEFAULT : pick(seed, 4);
@@ -67,9 +68,10 @@ static int real(const struct chosen *c) {
 }
 
 static bool same(const struct mirror *m, const pawl_guard_record *r) {
-    return strcmp(r->lock, m->mark.lock) == 0 && (uint64_t)r->token == m->mark.token && (uint64_t)r->seq == m->mark.seq &&
-           r->rule == m->mark.rule && (r->written != 0) == m->mark.written && strcmp(r->by, m->mark.by) == 0 &&
-           strcmp(r->service, m->mark.service) == 0 && strcmp(r->data, m->data) == 0 && r->n_resets == m->resets;
+    return strcmp(r->lock, m->mark.lock) == 0 && (uint64_t)r->token == m->mark.token &&
+           (uint64_t)r->seq == m->mark.seq && r->rule == m->mark.rule && (r->written != 0) == m->mark.written &&
+           strcmp(r->by, m->mark.by) == 0 && strcmp(r->service, m->mark.service) == 0 &&
+           strcmp(r->data, m->data) == 0 && r->n_resets == m->resets;
 }
 
 const char *mirror_step(struct mirror *m, unsigned *seed) {
@@ -83,10 +85,14 @@ const char *mirror_step(struct mirror *m, unsigned *seed) {
     struct mirror before = *m;
     choose(m, seed, &c);
     int want = reference(m, &c), got = real(&c);
-    snprintf(why, sizeof why, "%s of %s: token %" PRId64 ", seq %" PRId64 ", rule %d, on token %" PRIu64 ", seq %" PRIu64
+    snprintf(why, sizeof why,
+             "%s of %s: token %" PRId64 ", seq %" PRId64 ", rule %d, on token %" PRIu64 ", seq %" PRIu64
              ", rule %d, used %d: %d, not %d",
-             c.intent == GUARD_WRITE ? "put" : c.intent == GUARD_SEAL ? "seal" : "reset", m->resource, c.write.token,
-             c.write.seq, c.write.rule, before.mark.token, before.mark.seq, before.mark.rule, before.mark.used, got, want);
+             c.intent == GUARD_WRITE  ? "put"
+             : c.intent == GUARD_SEAL ? "seal"
+                                      : "reset",
+             m->resource, c.write.token, c.write.seq, c.write.rule, before.mark.token, before.mark.seq,
+             before.mark.rule, before.mark.used, got, want);
     if (got != want) return why;
     got = pawl_guard_get(guard, m->resource, &record, &error);
     bool right = m->mark.rule ? got == PAWL_OK && same(m, record) : got == PAWL_GNORECORD;
