@@ -4,7 +4,7 @@
 #include "pawl.h"
 #include "pawl_postgres.h"
 #include "server.h"
-#include <libpq-fe.h>
+#include "sql.h"
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,58 +18,10 @@
 
 static struct server primary, pooler;
 
-static PGconn *dial(int port, const char *more) {
-    char where[256];
-    snprintf(where, sizeof where, "host=127.0.0.1 port=%d user=postgres dbname=postgres connect_timeout=5 %s", port,
-             more);
-    PGconn *conn = PQconnectdb(where);
-    if (PQstatus(conn) != CONNECTION_OK) fail_msg("%s", PQerrorMessage(conn));
-    return conn;
-}
-
-/* The first column of the first row, "" for NULL or none, "-SQLSTATE text. DETAIL" for an error. The caller frees it.
- */
-static char *ask(PGconn *conn, const char *sql) {
-    PGresult *result = PQexec(conn, sql);
-    char *text;
-    if (PQresultStatus(result) == PGRES_TUPLES_OK) text = strdup(PQntuples(result) ? PQgetvalue(result, 0, 0) : "");
-    else if (PQresultStatus(result) == PGRES_COMMAND_OK) text = strdup("");
-    else {
-        const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE), *said = PQerrorMessage(conn);
-        assert_true(asprintf(&text, "-%s %s", state ? state : "?????", said) > 0);
-    }
-    PQclear(result);
-    return text;
-}
-
-static void does(PGconn *conn, const char *sql) {
-    char *text = ask(conn, sql);
-    if (*text == '-') fail_msg("%s: %s", sql, text);
-    free(text);
-}
-
-static int64_t number(PGconn *conn, const char *sql) {
-    char *text = ask(conn, sql);
-    if (*text == '-') fail_msg("%s: %s", sql, text);
-    int64_t n = *text ? strtoll(text, NULL, 10) : 0;
-    free(text);
-    return n;
-}
-
-/* The server refuses with that SQLSTATE, and says so. */
-static void refuses(PGconn *conn, const char *sql, const char *state, const char *saying) {
-    char *text = ask(conn, sql);
-    if (strncmp(text + 1, state, 5) != 0 || !strstr(text, saying)) fail_msg("%s: %s", sql, text);
-    free(text);
-}
-
 static int group_setup(void **state) {
     (void)state;
     server_start_postgres(&primary, "");
-    pawl_client *client;
-    pawl_error error = PAWL_ERROR_INIT;
-    if (pawl_open(primary.url, NULL, &client, &error) || pawl_init(client, 10000, &error)) fail_msg("%s", error.text);
-    pawl_close(client);
+    sql_install(primary.url);
     return 0;
 }
 
@@ -89,54 +41,55 @@ static int teardown(void **state) {
 
 static void test_lock_lives_as_long_as_its_transaction(void **state) {
     (void)state;
-    PGconn *a = dial(primary.port, ""), *b = dial(primary.port, "");
-    does(a, "BEGIN");
-    int64_t first = number(a, "SELECT pawl.lock('n')");
+    PGconn *a = sql_dial(primary.port, ""), *b = sql_dial(primary.port, "");
+    sql_does(a, "BEGIN");
+    int64_t first = sql_number(a, "SELECT pawl.lock('n')");
     assert_true(first > 0);
-    assert_true(number(a, "SELECT pawl.lock('n')") > first); /* the same transaction may take it again */
-    does(b, "BEGIN");
-    assert_int_equal(number(b, "SELECT pawl.try_lock('n')"), 0);
-    assert_int_equal(number(b, "SELECT pawl.try_lock_shared('n')"), 0);
-    does(a, "COMMIT");
-    int64_t second = number(b, "SELECT pawl.try_lock_shared('n')");
+    assert_true(sql_number(a, "SELECT pawl.lock('n')") > first); /* the same transaction may take it again */
+    sql_does(b, "BEGIN");
+    assert_int_equal(sql_number(b, "SELECT pawl.try_lock('n')"), 0);
+    assert_int_equal(sql_number(b, "SELECT pawl.try_lock_shared('n')"), 0);
+    sql_does(a, "COMMIT");
+    int64_t second = sql_number(b, "SELECT pawl.try_lock_shared('n')");
     assert_true(second > first);
-    does(a, "BEGIN");
-    assert_true(number(a, "SELECT pawl.lock_shared('n')") > second);
-    assert_int_equal(number(a, "SELECT pawl.try_lock('n')"), 0);
-    does(a, "ROLLBACK");
-    does(b, "ROLLBACK");
-    assert_int_equal(number(a, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 0);
+    sql_does(a, "BEGIN");
+    assert_true(sql_number(a, "SELECT pawl.lock_shared('n')") > second);
+    assert_int_equal(sql_number(a, "SELECT pawl.try_lock('n')"), 0);
+    sql_does(a, "ROLLBACK");
+    sql_does(b, "ROLLBACK");
+    assert_int_equal(sql_number(a, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 0);
     PQfinish(a);
     PQfinish(b);
 }
 
 static void test_a_wait_is_bounded_and_leaves_nothing(void **state) {
     (void)state;
-    PGconn *a = dial(primary.port, "application_name=payroll"), *b = dial(primary.port, "");
-    does(a, "BEGIN");
-    number(a, "SELECT pawl.lock('n')");
-    does(b, "BEGIN");
-    does(b, "SET LOCAL lock_timeout = '7s'");
+    PGconn *a = sql_dial(primary.port, "application_name=payroll"), *b = sql_dial(primary.port, "");
+    sql_does(a, "BEGIN");
+    sql_number(a, "SELECT pawl.lock('n')");
+    sql_does(b, "BEGIN");
+    sql_does(b, "SET LOCAL lock_timeout = '7s'");
     int64_t began = clock_now_ns();
-    assert_int_equal(number(b, "SELECT pawl.try_lock('n', '200ms')"), 0); /* the transaction goes on */
+    assert_int_equal(sql_number(b, "SELECT pawl.try_lock('n', '200ms')"), 0); /* the transaction goes on */
     assert_in_range(clock_now_ns() - began, 190 * NS_PER_MS, 5000 * NS_PER_MS);
-    char *text = ask(b, "SHOW lock_timeout");
+    char *text = sql_ask(b, "SHOW lock_timeout");
     assert_string_equal(text, "7s");
     free(text);
-    assert_int_equal(number(b, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 1);
-    refuses(b, "SELECT pawl.lock('n', '100ms')", "55P03", "payroll"); /* says who has it, and ends the transaction */
-    does(b, "ROLLBACK");
-    does(b, "BEGIN; SET LOCAL lock_timeout = '100ms'");
-    refuses(b, "SELECT pawl.lock('n')", "55P03", ""); /* as long as the caller's own setting allows */
-    does(b, "ROLLBACK");
-    does(b, "BEGIN; SET LOCAL statement_timeout = '100ms'");
-    refuses(b, "SELECT pawl.try_lock('n', '1 hour')", "57014", "");
-    does(b, "ROLLBACK");
-    does(a, "COMMIT");
-    does(b, "BEGIN");
-    assert_true(number(b, "SELECT pawl.try_lock('n', '1 hour')") > 0);
-    assert_true(number(b, "SELECT pawl.lock('other', '100 years')") > 0); /* more than lock_timeout holds */
-    does(b, "COMMIT");
+    assert_int_equal(sql_number(b, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 1);
+    sql_refuses(b, "SELECT pawl.lock('n', '100ms')", "55P03",
+                "payroll"); /* says who has it, and ends the transaction */
+    sql_does(b, "ROLLBACK");
+    sql_does(b, "BEGIN; SET LOCAL lock_timeout = '100ms'");
+    sql_refuses(b, "SELECT pawl.lock('n')", "55P03", ""); /* as long as the caller's own setting allows */
+    sql_does(b, "ROLLBACK");
+    sql_does(b, "BEGIN; SET LOCAL statement_timeout = '100ms'");
+    sql_refuses(b, "SELECT pawl.try_lock('n', '1 hour')", "57014", "");
+    sql_does(b, "ROLLBACK");
+    sql_does(a, "COMMIT");
+    sql_does(b, "BEGIN");
+    assert_true(sql_number(b, "SELECT pawl.try_lock('n', '1 hour')") > 0);
+    assert_true(sql_number(b, "SELECT pawl.lock('other', '100 years')") > 0); /* more than lock_timeout holds */
+    sql_does(b, "COMMIT");
     PQfinish(a);
     PQfinish(b);
 }
@@ -144,69 +97,67 @@ static void test_a_wait_is_bounded_and_leaves_nothing(void **state) {
 /* A waiter that the lock is handed to holds it, and reads what the holder before it wrote. */
 static void test_handed_over_at_commit(void **state) {
     (void)state;
-    PGconn *a = dial(primary.port, ""), *b = dial(primary.port, "");
-    does(a, "CREATE TABLE account (balance bigint); INSERT INTO account VALUES (1000)");
-    does(a, "BEGIN");
-    int64_t first = number(a, "SELECT pawl.lock('n')");
-    does(b, "BEGIN");
-    assert_int_equal(number(b, "SELECT balance FROM account"), 1000);
+    PGconn *a = sql_dial(primary.port, ""), *b = sql_dial(primary.port, "");
+    sql_does(a, "CREATE TABLE account (balance bigint); INSERT INTO account VALUES (1000)");
+    sql_does(a, "BEGIN");
+    int64_t first = sql_number(a, "SELECT pawl.lock('n')");
+    sql_does(b, "BEGIN");
+    assert_int_equal(sql_number(b, "SELECT balance FROM account"), 1000);
     assert_int_equal(PQsendQuery(b, "SELECT pawl.lock('n', '1 minute')"), 1);
-    while (number(a, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 0) {
+    while (sql_number(a, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 0) {
     }
-    does(a, "UPDATE account SET balance = 900");
-    does(a, "COMMIT");
+    sql_does(a, "UPDATE account SET balance = 900");
+    sql_does(a, "COMMIT");
     PGresult *result = PQgetResult(b);
     assert_int_equal(PQresultStatus(result), PGRES_TUPLES_OK);
     assert_true(strtoll(PQgetvalue(result, 0, 0), NULL, 10) > first);
     PQclear(result);
     assert_null(PQgetResult(b));
-    assert_int_equal(number(b, "SELECT balance FROM account"), 900);
-    does(b, "COMMIT; DROP TABLE account");
+    assert_int_equal(sql_number(b, "SELECT balance FROM account"), 900);
+    sql_does(b, "COMMIT; DROP TABLE account");
     PQfinish(a);
     PQfinish(b);
 }
 
 static void test_what_would_be_worth_nothing_is_refused(void **state) {
     (void)state;
-    PGconn *c = dial(primary.port, "");
+    PGconn *c = sql_dial(primary.port, "");
     static const char *const levels[] = {"REPEATABLE READ", "SERIALIZABLE"};
     for (int i = 0; i < 2; i++) {
-        char sql[80];
-        snprintf(sql, sizeof sql, "BEGIN ISOLATION LEVEL %s", levels[i]);
-        does(c, sql);
-        refuses(c, "SELECT pawl.try_lock('n')", "PW005", "READ COMMITTED");
-        refuses(c, "SELECT pawl.lock('n')", "25P02", "aborted");
-        does(c, "ROLLBACK");
+        sql_does(c, "BEGIN ISOLATION LEVEL %s", levels[i]);
+        sql_refuses(c, "SELECT pawl.try_lock('n')", "PW005", "READ COMMITTED");
+        sql_refuses(c, "SELECT pawl.lock('n')", "25P02", "aborted");
+        sql_does(c, "ROLLBACK");
     }
-    does(c, "BEGIN ISOLATION LEVEL READ UNCOMMITTED"); /* PostgreSQL knows no less than READ COMMITTED */
-    assert_true(number(c, "SELECT pawl.lock('n')") > 0);
-    does(c, "ROLLBACK");
+    sql_does(c, "BEGIN ISOLATION LEVEL READ UNCOMMITTED"); /* PostgreSQL knows no less than READ COMMITTED */
+    assert_true(sql_number(c, "SELECT pawl.lock('n')") > 0);
+    sql_does(c, "ROLLBACK");
     static const char *const alone[] = {"SELECT pawl.lock('n')", "SELECT pawl.try_lock_shared('n', '1s') AS t;",
                                         "WITH l AS (SELECT \"pawl\" . \"lock\" ('n') AS t) SELECT t FROM l"};
-    for (int i = 0; i < 3; i++) refuses(c, alone[i], "PW007", "BEGIN first");
+    for (int i = 0; i < 3; i++) sql_refuses(c, alone[i], "PW007", "BEGIN first");
     /* One query that does its work under the lock is a transaction. */
-    assert_true(number(c, "BEGIN; SELECT pawl.lock('n')") > 0);
-    does(c, "COMMIT");
-    does(c, "DO $$ BEGIN PERFORM pawl.lock('n'); PERFORM 1; END $$");
-    assert_int_equal(number(c, "SELECT pawl.lock('n'); SELECT 7"), 7);
-    does(c, "BEGIN READ ONLY");
-    refuses(c, "SELECT pawl.lock('n')", "25006", "read-only");
-    does(c, "ROLLBACK");
-    does(c, "BEGIN");
-    refuses(c, "SELECT pawl.try_lock(NULL)", "22023", "1 to 512 bytes"); /* not NULL, which means busy */
-    does(c, "ROLLBACK; BEGIN");
-    refuses(c, "SELECT pawl.lock(repeat('x', 513))", "22023", "1 to 512 bytes");
-    does(c, "ROLLBACK; BEGIN");
-    refuses(c, "SELECT pawl.lock('n', key => 'md5')", "22023", "hashtextextended");
-    does(c, "ROLLBACK; BEGIN");
-    refuses(c, "SELECT pawl.lock(7)", "42883", "does not exist"); /* a number is no name, and no key by accident */
+    assert_true(sql_number(c, "BEGIN; SELECT pawl.lock('n')") > 0);
+    sql_does(c, "COMMIT");
+    sql_does(c, "DO $$ BEGIN PERFORM pawl.lock('n'); PERFORM 1; END $$");
+    assert_int_equal(sql_number(c, "SELECT pawl.lock('n'); SELECT 7"), 7);
+    sql_does(c, "BEGIN READ ONLY");
+    sql_refuses(c, "SELECT pawl.lock('n')", "25006", "read-only");
+    sql_does(c, "ROLLBACK");
+    sql_does(c, "BEGIN");
+    sql_refuses(c, "SELECT pawl.try_lock(NULL)", "22023", "1 to 512 bytes"); /* not NULL, which means busy */
+    sql_does(c, "ROLLBACK; BEGIN");
+    sql_refuses(c, "SELECT pawl.lock(repeat('x', 513))", "22023", "1 to 512 bytes");
+    sql_does(c, "ROLLBACK; BEGIN");
+    sql_refuses(c, "SELECT pawl.lock('n', key => 'md5')", "22023", "hashtextextended");
+    sql_does(c, "ROLLBACK; BEGIN");
+    sql_refuses(c, "SELECT pawl.lock(7)", "42883", "does not exist"); /* a number is no name, and no key by accident */
     PQfinish(c);
 }
 
 /* The same lock as `pawl run -u postgresql:` takes, both ways. */
 static void test_excludes_sessions(void **state) {
     (void)state;
-    PGconn *c = dial(primary.port, "");
+    PGconn *c = sql_dial(primary.port, "");
     pawl_client *client;
     pawl_lock *lock;
     pawl_error error = PAWL_ERROR_INIT;
@@ -214,13 +165,13 @@ static void test_excludes_sessions(void **state) {
     o.wait_ms = 0;
     assert_int_equal(pawl_open(primary.url, NULL, &client, &error), PAWL_OK);
     assert_int_equal(pawl_acquire(client, "n", &o, &lock, &error), PAWL_OK);
-    does(c, "BEGIN");
-    assert_int_equal(number(c, "SELECT pawl.try_lock('n')"), 0);
+    sql_does(c, "BEGIN");
+    assert_int_equal(sql_number(c, "SELECT pawl.try_lock('n')"), 0);
     assert_int_equal(pawl_release(lock, 2000, &error), PAWL_OK);
-    int64_t token = number(c, "SELECT pawl.try_lock('n')");
+    int64_t token = sql_number(c, "SELECT pawl.try_lock('n')");
     assert_true(token > 0);
     assert_int_equal(pawl_acquire(client, "n", &o, &lock, &error), PAWL_EBUSY);
-    does(c, "COMMIT");
+    sql_does(c, "COMMIT");
     assert_int_equal(pawl_acquire(client, "n", &o, &lock, &error), PAWL_OK);
     assert_true(pawl_token(lock) > token);
     assert_int_equal(pawl_release(lock, 2000, &error), PAWL_OK);
@@ -234,28 +185,28 @@ static void test_sql_behind_pgbouncer(void **state) {
     (void)state;
     if (!server_has_pgbouncer()) skip();
     server_start_pgbouncer(&pooler, &primary, "transaction", "default_pool_size = 2\n");
-    PGconn *a = dial(pooler.port, ""), *b = dial(pooler.port, ""), *direct = dial(primary.port, "");
+    PGconn *a = sql_dial(pooler.port, ""), *b = sql_dial(pooler.port, ""), *direct = sql_dial(primary.port, "");
     int64_t last = 0;
     for (int i = 0; i < 20; i++) {
         PGconn *mine = i % 2 ? a : b, *other = i % 2 ? b : a;
-        does(mine, "BEGIN");
-        int64_t token = number(mine, "SELECT pawl.lock('n')");
+        sql_does(mine, "BEGIN");
+        int64_t token = sql_number(mine, "SELECT pawl.lock('n')");
         assert_true(token > last);
         last = token;
-        does(other, "BEGIN");
-        assert_int_equal(number(other, "SELECT pawl.try_lock('n')"), 0);
-        does(other, "COMMIT");
-        does(mine, i % 3 ? "COMMIT" : "ROLLBACK");
+        sql_does(other, "BEGIN");
+        assert_int_equal(sql_number(other, "SELECT pawl.try_lock('n')"), 0);
+        sql_does(other, "COMMIT");
+        sql_does(mine, i % 3 ? "COMMIT" : "ROLLBACK");
     }
-    refuses(a, "SELECT pawl.lock('n')", "PW007", "transaction mode");
-    assert_int_equal(number(direct, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"),
+    sql_refuses(a, "SELECT pawl.lock('n')", "PW007", "transaction mode");
+    assert_int_equal(sql_number(direct, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"),
                      0); /* nothing leaks */
     PQfinish(a);
     PQfinish(b);
     server_stop(&pooler);
     server_start_pgbouncer(&pooler, &primary, "statement", "");
-    a = dial(pooler.port, "");
-    refuses(a, "SELECT pawl.lock('n')", "PW007", "transaction mode");
+    a = sql_dial(pooler.port, "");
+    sql_refuses(a, "SELECT pawl.lock('n')", "PW007", "transaction mode");
     PQfinish(a);
     PQfinish(direct);
 }
@@ -270,57 +221,57 @@ static int c_lock(PGconn *conn, const char *name, int64_t wait_ms, int64_t *toke
 
 static void test_c_neither_begins_nor_ends(void **state) {
     (void)state;
-    PGconn *a = dial(primary.port, ""), *b = dial(primary.port, "client_encoding=LATIN1");
+    PGconn *a = sql_dial(primary.port, ""), *b = sql_dial(primary.port, "client_encoding=LATIN1");
     pawl_error error = PAWL_ERROR_INIT;
     int64_t token = 0, later = 0;
-    does(a, "BEGIN");
+    sql_does(a, "BEGIN");
     if (pawl_postgres_lock(a, "zażółć", NULL, &token, &error)) fail_msg("%s", error.text);
     assert_int_equal(PQtransactionStatus(a), PQTRANS_INTRANS);
-    does(b, "BEGIN");
+    sql_does(b, "BEGIN");
     assert_int_equal(c_lock(b, "zażółć", 0, &later, &error), PAWL_EBUSY); /* whatever the encodings */
     assert_int_equal(c_lock(b, "zażółć", 100, &later, &error), PAWL_ETIMEOUT);
     assert_int_equal(PQtransactionStatus(b), PQTRANS_INTRANS); /* it goes on */
     assert_int_equal(later, 0);
-    does(a, "COMMIT");
+    sql_does(a, "COMMIT");
     PQsetnonblocking(b, 1);
     assert_int_equal(c_lock(b, "zażółć", 1000, &later, &error), PAWL_OK);
     assert_int_equal(PQisnonblocking(b), 1);
     PQsetnonblocking(b, 0);
     assert_true(later > token);
-    does(a, "BEGIN");
+    sql_does(a, "BEGIN");
     pawl_postgres_options shared = PAWL_POSTGRES_INIT;
     shared.shared = 1;
     shared.wait_ms = 0;
     assert_int_equal(pawl_postgres_lock(a, "zażółć", &shared, &later, &error), PAWL_EBUSY);
-    does(b, "ROLLBACK");
-    does(b, "BEGIN");
+    sql_does(b, "ROLLBACK");
+    sql_does(b, "BEGIN");
     assert_int_equal(pawl_postgres_lock(a, "zażółć", &shared, &later, &error), PAWL_OK);
     assert_int_equal(pawl_postgres_lock(b, "zażółć", &shared, &later, &error), PAWL_OK);
-    does(b, "COMMIT");
+    sql_does(b, "COMMIT");
     PQfinish(a);
     PQfinish(b);
 }
 
 static void test_c_refusals(void **state) {
     (void)state;
-    PGconn *c = dial(primary.port, ""), *other = dial(primary.port, "");
+    PGconn *c = sql_dial(primary.port, ""), *other = sql_dial(primary.port, "");
     pawl_error error = PAWL_ERROR_INIT;
     int64_t token = 0;
     assert_int_equal(c_lock(NULL, "n", 0, &token, &error), PAWL_EINVALID);
     assert_int_equal(c_lock(c, "n", 0, &token, &error), PAWL_EINVALID);
     assert_non_null(strstr(error.text, "BEGIN first"));
-    does(c, "BEGIN");
+    sql_does(c, "BEGIN");
     assert_int_equal(c_lock(c, "", 0, &token, &error), PAWL_EINVALID);
     assert_int_equal(c_lock(c, "n", -1, &token, &error), PAWL_EINVALID);
-    free(ask(c, "SELECT 1 / 0"));
+    free(sql_ask(c, "SELECT 1 / 0"));
     assert_int_equal(c_lock(c, "n", 0, &token, &error), PAWL_EINVALID);
     assert_non_null(strstr(error.text, "ROLLBACK first"));
-    does(c, "ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ");
+    sql_does(c, "ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ");
     assert_int_equal(c_lock(c, "n", 0, &token, &error), PAWL_EUNSAFE);
     assert_non_null(strstr(error.text, "PW005"));
-    does(c, "ROLLBACK; BEGIN");
+    sql_does(c, "ROLLBACK; BEGIN");
     assert_int_equal(c_lock(c, "bad \xff", 0, &token, &error), PAWL_EINVALID);
-    does(c, "ROLLBACK; BEGIN");
+    sql_does(c, "ROLLBACK; BEGIN");
     assert_int_equal(PQsendQuery(c, "SELECT 1"), 1);
     assert_int_equal(c_lock(c, "n", 0, &token, &error), PAWL_EINVALID);
     PQclear(PQgetResult(c));
@@ -329,17 +280,15 @@ static void test_c_refusals(void **state) {
     assert_int_equal(c_lock(c, "n", 0, &token, &error), PAWL_EINVALID);
     assert_non_null(strstr(error.text, "pipeline"));
     assert_int_equal(PQexitPipelineMode(c), 1);
-    does(other, "BEGIN");
+    sql_does(other, "BEGIN");
     assert_int_equal(c_lock(other, "n", 0, &token, &error), PAWL_OK);
-    does(c, "SET LOCAL lock_timeout = '100ms'");
+    sql_does(c, "SET LOCAL lock_timeout = '100ms'");
     assert_int_equal(c_lock(c, "n", PAWL_FOREVER, &token, &error), PAWL_ETIMEOUT);
     assert_int_equal(error.code, PAWL_ETIMEOUT);
-    does(c, "ROLLBACK; BEGIN; SET LOCAL statement_timeout = '100ms'");
+    sql_does(c, "ROLLBACK; BEGIN; SET LOCAL statement_timeout = '100ms'");
     assert_int_equal(c_lock(c, "n", PAWL_FOREVER, &token, &error), PAWL_ECANCELLED);
-    does(c, "ROLLBACK; BEGIN");
-    char sql[80];
-    snprintf(sql, sizeof sql, "SELECT pg_terminate_backend(%d)", PQbackendPID(c));
-    does(other, sql);
+    sql_does(c, "ROLLBACK; BEGIN");
+    sql_does(other, "SELECT pg_terminate_backend(%d)", PQbackendPID(c));
     assert_int_equal(c_lock(c, "n", 0, &token, &error), PAWL_EUNREACHABLE);
     assert_int_equal(c_lock(c, "n", 0, &token, &error), PAWL_EUNREACHABLE);
     PQfinish(c);
@@ -353,10 +302,10 @@ static void test_c_a_silent_server(void **state) {
         print_message("skipped: it takes 10 s; PAWL_TEST_FULL=1 runs it\n");
         skip();
     }
-    PGconn *c = dial(primary.port, "");
+    PGconn *c = sql_dial(primary.port, "");
     pawl_error error = PAWL_ERROR_INIT;
     int64_t token = 0;
-    does(c, "BEGIN");
+    sql_does(c, "BEGIN");
     pid_t backend = PQbackendPID(c);
     assert_int_equal(kill(backend, SIGSTOP), 0);
     int64_t began = clock_now_ns();
@@ -370,24 +319,24 @@ static void test_c_behind_pgbouncer(void **state) {
     (void)state;
     if (!server_has_pgbouncer()) skip();
     server_start_pgbouncer(&pooler, &primary, "transaction", "");
-    PGconn *a = dial(pooler.port, ""), *b = dial(pooler.port, "");
+    PGconn *a = sql_dial(pooler.port, ""), *b = sql_dial(pooler.port, "");
     pawl_error error = PAWL_ERROR_INIT;
     int64_t token = 0, later = 0;
-    does(a, "BEGIN");
+    sql_does(a, "BEGIN");
     assert_int_equal(c_lock(a, "n", 0, &token, &error), PAWL_OK);
-    does(b, "BEGIN");
+    sql_does(b, "BEGIN");
     assert_int_equal(c_lock(b, "n", 100, &later, &error), PAWL_ETIMEOUT);
-    does(a, "COMMIT");
+    sql_does(a, "COMMIT");
     assert_int_equal(c_lock(b, "n", 1000, &later, &error), PAWL_OK);
     assert_true(later > token);
-    does(b, "COMMIT");
+    sql_does(b, "COMMIT");
     assert_int_equal(c_lock(b, "n", 0, &later, &error), PAWL_EINVALID);
     PQfinish(a);
     PQfinish(b);
     server_stop(&pooler);
     server_start_pgbouncer(&pooler, &primary, "statement", "");
-    a = dial(pooler.port, "");
-    char *said = ask(a, "BEGIN"); /* there a transaction cannot be begun, and the connection ends */
+    a = sql_dial(pooler.port, "");
+    char *said = sql_ask(a, "BEGIN"); /* there a transaction cannot be begun, and the connection ends */
     assert_non_null(strstr(said, "statement pooling mode"));
     free(said);
     assert_int_equal(c_lock(a, "n", 0, &token, &error), PAWL_EUNREACHABLE);

@@ -1,0 +1,254 @@
+/* install.c: `pawl init`: again, twice at once, over an older layout and under a newer one; and that whoever uses locks
+ * needs no right to change them. */
+#include "clock.h"
+#include "pawl.h"
+#include "pawl_postgres.h"
+#include "server.h"
+#include "sql.h"
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct server primary;
+
+static int group_setup(void **state) {
+    (void)state;
+    server_start_postgres(&primary, "");
+    return 0;
+}
+
+static int group_teardown(void **state) {
+    (void)state;
+    server_stop(&primary);
+    return 0;
+}
+
+static void url_of(const char *user, const char *database, char ret[128]) {
+    snprintf(ret, 128, "postgresql://%s@127.0.0.1:%d/%s", user, primary.port, database);
+}
+
+/* A database of its own for a test. */
+static PGconn *database(const char *name, char url[128]) {
+    char more[64];
+    free(server_sql(primary.port, "CREATE DATABASE %s", name));
+    snprintf(more, sizeof more, "dbname=%s", name);
+    url_of("postgres", name, url);
+    return sql_dial(primary.port, more);
+}
+
+/* All that is in the schema, its rights, and where the numbers stand. */
+static char *everything(PGconn *conn) {
+    return sql_ask(
+        conn, "SELECT string_agg(t, E'\\n' ORDER BY t) FROM ("
+              "SELECT format('%s %s %s %s', p.oid::regprocedure, md5(p.prosrc), p.proacl, p.proconfig) FROM pg_proc p "
+              "WHERE p.pronamespace = 'pawl'::regnamespace "
+              "UNION ALL SELECT format('%s %s %s', c.oid, c.relname, c.relacl) FROM pg_class c WHERE c.relnamespace = "
+              "'pawl'::regnamespace UNION ALL SELECT nspacl::text FROM pg_namespace WHERE nspname = 'pawl' "
+              "UNION ALL SELECT format('%s %s %s %s', m.layout, t.last_value, s.last_value, v.last_value) "
+              "FROM pawl.meta m, pawl.token t, pawl.since s, pawl.server v) AS all_of_it(t)");
+}
+
+static void test_again_changes_nothing(void **state) {
+    (void)state;
+    char url[128];
+    PGconn *c = database("again", url);
+    sql_install(url);
+    sql_does(c, "SELECT pawl.admit()");
+    char *before = everything(c);
+    assert_non_null(strstr(before, "lock(text,interval,text)"));
+    sql_install(url);
+    char *after = everything(c);
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+    PQfinish(c);
+}
+
+static void *install(void *data) {
+    sql_install(data);
+    return NULL;
+}
+
+static void test_several_at_once(void **state) {
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        char name[16], url[128];
+        pthread_t threads[4];
+        snprintf(name, sizeof name, "atonce%d", round);
+        PGconn *c = database(name, url);
+        for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, install, url), 0);
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+        assert_int_equal(sql_number(c, "SELECT layout FROM pawl.meta"), 2);
+        PQfinish(c);
+    }
+}
+
+/* The text for other tools is the same, and whole: it needs one transaction, and no more. */
+static void test_as_text(void **state) {
+    (void)state;
+    char url[128];
+    PGconn *c = database("astext", url);
+    pawl_client *client;
+    assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK);
+    const char *text = pawl_init_text(client);
+    for (int i = 0; i < 2; i++) {
+        sql_does(c, "BEGIN");
+        PGresult *result = PQexec(c, text);
+        if (PQresultStatus(result) != PGRES_COMMAND_OK) fail_msg("%s", PQerrorMessage(c));
+        PQclear(result);
+        assert_int_equal(PQtransactionStatus(c), PQTRANS_INTRANS); /* a migration's transaction is its own */
+        sql_does(c, "COMMIT");
+    }
+    pawl_error error = PAWL_ERROR_INIT;
+    if (pawl_connect(client, 5000, &error)) fail_msg("%s", error.text);
+    pawl_close(client);
+    PQfinish(c);
+}
+
+static void test_layouts(void **state) {
+    (void)state;
+    char url[128];
+    PGconn *c = database("layouts", url);
+    pawl_client *client;
+    pawl_error error = PAWL_ERROR_INIT;
+    /* What the first layout had, as far as it differs. */
+    sql_does(c, "CREATE SCHEMA pawl; CREATE SEQUENCE pawl.token MAXVALUE 9007199254740991;"
+                "CREATE TABLE pawl.meta (one boolean PRIMARY KEY DEFAULT true CHECK (one), layout integer NOT NULL, id "
+                "text NOT "
+                "NULL, since bigint NOT NULL); INSERT INTO pawl.meta (layout, id, since) VALUES (1, 'new', 0);"
+                "CREATE FUNCTION pawl.admit(client_us bigint DEFAULT 0) RETURNS void LANGUAGE sql AS ''");
+    sql_does(c, "SELECT setval('pawl.token', 4000000000000000)"); /* ahead of the clock */
+    assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK);
+    assert_int_equal(pawl_connect(client, 5000, &error), PAWL_EUNSAFE);
+    assert_non_null(strstr(error.text, "older layout"));
+    if (pawl_init(client, 20000, &error)) fail_msg("%s", error.text);
+    if (pawl_connect(client, 5000, &error)) fail_msg("%s", error.text);
+    assert_int_equal(sql_number(c, "SELECT layout FROM pawl.meta"), 2);
+    sql_does(c, "BEGIN");
+    assert_true(sql_number(c, "SELECT pawl.lock('n')") > INT64_C(4000000000000000)); /* the numbers went on */
+    sql_does(c, "COMMIT; UPDATE pawl.meta SET layout = 3");
+    char *before = everything(c);
+    assert_int_equal(pawl_init(client, 20000, &error), PAWL_EUNSAFE);
+    assert_non_null(strstr(error.text, "newer"));
+    char *after = everything(c);
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+    pawl_close(client);
+    assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK); /* a later layout keeps what was */
+    if (pawl_connect(client, 5000, &error)) fail_msg("%s", error.text);
+    pawl_close(client);
+    PQfinish(c);
+}
+
+static int take_and_release(const char *url, pawl_error *error) {
+    pawl_client *client;
+    pawl_lock *lock;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    int code = pawl_open(url, NULL, &client, error);
+    if (code) return code;
+    code = pawl_acquire(client, "n", NULL, &lock, error);
+    if (code == PAWL_OK) code = pawl_release(lock, 2000, error);
+    if (code == PAWL_OK) code = pawl_tokens_show(client, 2000, &tokens, error);
+    if (code == PAWL_OK) code = pawl_inspect(client, NULL, 2000, NULL, NULL, error);
+    pawl_close(client);
+    return code;
+}
+
+static void test_who_uses_cannot_change(void **state) {
+    (void)state;
+    static const char *const forbidden[] = {
+        "SELECT pawl.advance()",
+        "SELECT setval('pawl.token', 1)",
+        "SELECT setval('pawl.server', 0)",
+        "ALTER SEQUENCE pawl.token RESTART",
+        "UPDATE pawl.meta SET layout = 1",
+        "DROP SCHEMA pawl CASCADE",
+        "CREATE TABLE pawl.mine ()",
+        "CREATE OR REPLACE FUNCTION pawl.clock_us() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'"};
+    char owner[128], app[128];
+    pawl_error error = PAWL_ERROR_INIT;
+    PGconn *c = database("roles", owner);
+    sql_does(c, "CREATE ROLE owner LOGIN; CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE roles TO owner");
+    url_of("owner", "roles", owner);
+    url_of("app", "roles", app);
+    sql_install(owner);
+    PQfinish(c);
+    server_restart(&primary); /* the application's first question begins the numbers anew */
+    PGconn *a = sql_dial(primary.port, "dbname=roles user=app");
+    int64_t token;
+    sql_does(a, "BEGIN");
+    if (pawl_postgres_lock(a, "n", NULL, &token, &error)) fail_msg("%s", error.text);
+    sql_does(a, "COMMIT");
+    if (take_and_release(app, &error)) fail_msg("%s", error.text);
+    for (size_t i = 0; i < sizeof forbidden / sizeof *forbidden; i++) sql_refuses(a, forbidden[i], "42501", "");
+    pawl_client *client;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    assert_int_equal(pawl_open(app, NULL, &client, NULL), PAWL_OK);
+    assert_int_equal(pawl_init(client, 5000, &error), PAWL_EDENIED);
+    assert_int_equal(pawl_tokens_advance(client, 0, 5000, &tokens, &error), PAWL_EDENIED);
+    pawl_close(client);
+    PGconn *o = sql_dial(primary.port, "dbname=roles user=owner");
+    assert_true(sql_number(o, "SELECT pawl.advance()") > token);
+    /* Kept from everybody, given to one: and another `pawl init` leaves it so. */
+    sql_does(o, "REVOKE USAGE ON SCHEMA pawl FROM PUBLIC");
+    sql_install(owner);
+    assert_int_equal(take_and_release(app, &error), PAWL_EDENIED);
+    sql_refuses(a, "SELECT pawl.lock('n')", "42501", "schema pawl");
+    sql_does(o, "GRANT USAGE ON SCHEMA pawl TO app");
+    if (take_and_release(app, &error)) fail_msg("%s", error.text);
+    PQfinish(a);
+    PQfinish(o);
+}
+
+/* ADVANCE shuts out whoever draws; with an open transaction that has drawn it says so, soon, and nothing is changed. */
+static void test_advance_and_open_transactions(void **state) {
+    (void)state;
+    char url[128];
+    PGconn *c = database("advance", url), *other = sql_dial(primary.port, "dbname=advance");
+    pawl_client *client;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    sql_install(url);
+    assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK);
+    sql_does(c, "BEGIN");
+    int64_t drawn = sql_number(c, "SELECT pawl.lock('n')"), began = clock_now_ns();
+    assert_int_equal(pawl_tokens_advance(client, 0, 10000, &tokens, &error), PAWL_EBUSY);
+    assert_non_null(strstr(error.text, "still open"));
+    assert_in_range(clock_now_ns() - began, 0, 8000 * NS_PER_MS);
+    sql_does(other, "BEGIN");
+    assert_int_equal(sql_number(other, "SELECT pawl.lock('m')"), drawn + 1);
+    sql_does(other, "COMMIT");
+    sql_does(c, "COMMIT");
+    if (pawl_tokens_advance(client, drawn + INT64_C(5000000000), 10000, &tokens, &error)) fail_msg("%s", error.text);
+    sql_does(other, "BEGIN");
+    assert_true(sql_number(other, "SELECT pawl.lock('m')") > drawn + INT64_C(5000000000));
+    sql_does(other, "COMMIT");
+    pawl_close(client);
+    PQfinish(c);
+    PQfinish(other);
+}
+
+int main(void) {
+    if (access("/usr/lib/postgresql", X_OK)) {
+        printf("1..0 # SKIP no PostgreSQL server here\n");
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_again_changes_nothing),
+        cmocka_unit_test(test_several_at_once),
+        cmocka_unit_test(test_as_text),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_who_uses_cannot_change),
+        cmocka_unit_test(test_advance_and_open_transactions),
+    };
+    return cmocka_run_group_tests_name("install", tests, group_setup, group_teardown);
+}
