@@ -22,7 +22,7 @@ static char *try_and_token(const struct bk *bk, const char *shared) {
     return format("SELECT n%s FROM (SELECT CASE WHEN got THEN nextval('pawl.token') END AS n "
                   "FROM (SELECT pg_try_advisory_lock%s(%s) AS got OFFSET 0) g OFFSET 0) t",
                   bk->flush ? ", CASE WHEN n IS NOT NULL AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() "
-                              "THEN txid_current() END"
+                              "THEN pg_logical_emit_message(true, 'pawl', ''::text) END"
                             : "",
                   shared, key);
 }

@@ -46,14 +46,16 @@ BEGIN
 END $$;
 
 -- GRANT: the next number; called only by whoever holds the lock already, in a statement after the one that took it. A number
--- is drawn from memory up to 31 times after the WAL record that covers it, which need not be on disk yet: a commit of this
--- transaction must then wait for it, and a transaction number makes it do so.
+-- is drawn from memory up to 31 times after the WAL record that covers it, which need not be on disk yet: then the commit of
+-- this transaction must wait for it, as it does for a transaction that wrote WAL itself (one that only has a number does not).
 CREATE OR REPLACE FUNCTION pawl.next_token(flush boolean DEFAULT true) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE n bigint;
 BEGIN
   IF current_setting('pawl.admitted', true) IS DISTINCT FROM 'yes' THEN PERFORM pawl.admit(); END IF;
   n := nextval('pawl.token');
-  IF flush AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN PERFORM txid_current(); END IF;
+  IF flush AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN
+    PERFORM pg_logical_emit_message(true, 'pawl', ''::text);
+  END IF;
   RETURN n;
 END $$;
 
