@@ -150,14 +150,14 @@ static void test_idle_server_burns_no_transaction_ids(void **state) {
         assert_int_equal(pawl_release(lock, 2000, &error), PAWL_OK);
     }
     int64_t after = transactions(c);
-    print_message("%d grants of a session: %d transaction ids\n", N, (int)(after - before));
+    print_message("# %d grants of a session: %d transaction ids\n", N, (int)(after - before));
     assert_in_range(after - before, N / 32 - 1, N / 32 + 5);
     for (int i = 0; i < N; i++) {
         sql_does(c, "BEGIN");
         sql_does(c, "SELECT pawl.lock('n')");
         sql_does(c, "COMMIT");
     }
-    print_message("%d grants of a transaction: %d\n", N, (int)(transactions(c) - after));
+    print_message("# %d grants of a transaction: %d\n", N, (int)(transactions(c) - after));
     assert_in_range(transactions(c) - after, N / 32 - 1, N / 32 + 5);
     pawl_close(client);
     PQfinish(c);
