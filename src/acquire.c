@@ -27,17 +27,25 @@ static int wait_for_step(pawl_lock *l, pawl_error *error) {
         l->wake_fd = fd;
         pthread_mutex_unlock(&c->mutex);
     }
-    if (atomic_load(&l->woken)) return STEP_WAIT;
     struct pollfd p[] = {{.fd = l->wake_fd, .events = POLLIN},
                          {.fd = l->cancel_fd, .events = POLLIN},
-                         {.fd = l->backend_fd, .events = POLLIN}};
-    int n = poll(p, 3, clock_poll_ms(client_now(c), lock_next_step_ns(l)));
-    if (n < 0 && errno != EINTR) return error_errno(error, PAWL_EINTERNAL, NULL, "cannot wait: poll failed");
-    if (n <= 0) return STEP_WAIT;
-    if (p[1].revents) return error_set(error, PAWL_ECANCELLED, NULL, "cancelled while waiting");
-    if (p[0].revents) eventfd_read(l->wake_fd, &drained);
-    if (p[2].revents) atomic_store(&l->woken, true);
-    return STEP_WAIT;
+                         {.fd = l->backend_fd, .events = POLLIN},
+                         {.fd = -1, .events = POLLIN}};
+    int code = STEP_WAIT;
+    bool heard = false;
+    while (code == STEP_WAIT && !atomic_load(&l->woken)) {
+        if (c->be->caps.hub) p[3].fd = hub_listen(l, heard);
+        if (atomic_load(&l->woken)) break;
+        int n = poll(p, 4, clock_poll_ms(client_now(c), lock_next_step_ns(l)));
+        if (n < 0 && errno != EINTR) code = error_errno(error, PAWL_EINTERNAL, NULL, "cannot wait: poll failed");
+        if (n <= 0) break;
+        heard = p[3].revents;
+        if (p[0].revents) eventfd_read(l->wake_fd, &drained);
+        if (p[1].revents) code = error_set(error, PAWL_ECANCELLED, NULL, "cancelled while waiting");
+        if (p[2].revents) atomic_store(&l->woken, true);
+    }
+    hub_go_on(l);
+    return code;
 }
 
 /* The attempt failed: leaves no trace if that can be done at once, else hands the rest to the keeper. */

@@ -2,8 +2,8 @@
  *
  * A backend turns questions into one round trip each and answers yes, no, unknown (it may have happened) or fault (it
  * surely did not). It decides nothing, never sleeps, never retries, reads no clock for a decision of its own, and
- * contains no mutex round its sessions: a session is used by one thread at a time, the hub by the keeper only; the core
- * sees to both.
+ * contains no mutex round its sessions: a session is used by one thread at a time, and so is the hub; the core sees to
+ * both.
  *
  * Every question ends at `until`, or when its cancel descriptor is readable. A session that answered UNKNOWN, or FAULT
  * with PAWL_EUNREACHABLE, is dropped by the core and never used again. docs/BACKEND.md tells what a new backend owes.

@@ -80,7 +80,12 @@ struct pawl_lock {
     atomic_bool admitted;
     pawl_lock *name_next, *name_previous;
     struct map_node by_owner;
-    bool in_waiters; /* the hub may name it: it waits, or it is held and watched */
+    bool in_waiters;   /* the hub may name it: it waits, or it is held and watched */
+    bool keeper_hears; /* the keeper listens for it, and no caller */
+
+    /* blocking form: it rests until it is woken, and may have to listen to the hub meanwhile (hub.c) */
+    bool rests;
+    pawl_lock *rest_next, *rest_previous;
 
     struct heap_node timer; /* in client->work: when the keeper has to do something about this lock itself */
 
@@ -120,12 +125,14 @@ struct pawl_client {
 
     bool started, stop;
     pthread_t keeper;
-    int poke_fd, hang_up_fd; /* hang_up_fd: session-bound: an epoll of all sessions; -1: none yet */
+    int poke_fd, hang_up_fd;        /* hang_up_fd: session-bound: an epoll of all sessions; -1: none yet */
     int64_t keeper_sleeps_until_ns; /* INT64_MIN: awake */
     bool lease_planned;             /* since the keeper fell asleep: or a session got its first grant */
 
     bool hub_wanted, hub_ready;
     int64_t hub_retry_ns, hub_backoff_ms;
+    size_t keeper_hears;           /* so many in waiters */
+    pawl_lock *resting, *listener; /* of the blocking form; listener: one of them */
 
     pawl_lock *event_first, *event_last;
     int event_fd, queue_fd, deadline_fd;
@@ -154,8 +161,8 @@ void session_died_locked(pawl_client *client, struct session *session);   /* its
 void session_let_go_locked(pawl_client *client, struct session *session); /* one grant less on it */
 void session_drop_all(pawl_client *client, bool forked);
 void session_hang_ups_locked(pawl_client *client); /* what hang_up_fd tells */
-/* Asks sessions that hold grants whether they still answer; a third of the ttl without an answer is the end of one. When to
- * come back. */
+/* Asks sessions that hold grants whether they still answer; a third of the ttl without an answer is the end of one.
+ * When to come back. */
 int64_t session_beats_locked(pawl_client *client);
 
 /* names.c: threads of this process that want the same name queue here first, first come first served */
@@ -175,8 +182,18 @@ int keeper_start_locked(pawl_client *client, pawl_error *error); /* harmless if 
 void keeper_stop(pawl_client *client);
 int64_t keeper_run(pawl_client *client);                     /* does what is due; when to come back */
 void keeper_want_locked(pawl_client *client, int64_t at_ns); /* pokes the keeper if it would sleep beyond that */
+int64_t keeper_question_ms_locked(pawl_client *client);      /* how long a question may take that is no renewal */
 void keeper_work_locked(pawl_lock *lock, int64_t at_ns);     /* the keeper is to step this lock */
-void keeper_watch_locked(pawl_lock *lock);                   /* held: the hub is to tell if the service loses it */
+
+/* hub.c: the channel through which the service wakes waiters */
+void hub_enter_locked(pawl_lock *lock); /* the hub may name it; room was made in waiters */
+void hub_leave_locked(pawl_lock *lock);
+void hub_watch_locked(pawl_lock *lock); /* held: the hub is to tell if the service loses it */
+bool hub_keeper_listens_locked(const pawl_client *client);
+int64_t hub_keeper_locked(pawl_client *client); /* the keeper's part; when it is to come back */
+/* The lock rests from now on. The descriptor that it is to watch for all, -1: none; readable: it was. */
+int hub_listen(pawl_lock *lock, bool readable);
+void hub_go_on(pawl_lock *lock); /* it rests no more; harmless if it did not */
 
 /* event.c */
 void event_result_locked(pawl_lock *lock);

@@ -16,8 +16,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define HUB_BACKOFF_FIRST_MS 100
-#define HUB_BACKOFF_LAST_MS 30000
 #define SUSPECT_AGAIN_MS 500
 
 static int64_t earlier(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -96,7 +94,8 @@ static void suspect_locked(pawl_lock *l, int64_t question_ms) {
 
 /* How long a question may take that is not a renewal: half of what is left to the earliest deadline, so that a service
  * that falls silent in it leaves time for renewals on another connection. */
-static int64_t question_ms_locked(pawl_client *c, int64_t now) {
+int64_t keeper_question_ms_locked(pawl_client *c) {
+    int64_t now = client_now(c);
     int64_t earliest_ns = event_earliest_locked(c);
     int64_t left_ms = earliest_ns == LIFE_ENDLESS ? INT64_MAX : (earliest_ns - now) / NS_PER_MS / 2;
     return later(1, earlier(KEEPER_QUESTION_MS, left_ms));
@@ -109,7 +108,7 @@ static bool work_locked(pawl_client *c) {
     if (!first || first->at_ns > now) return false;
     pawl_lock *l = container_of(first, pawl_lock, timer);
     heap_remove(&c->work, &l->timer);
-    int64_t question_ms = question_ms_locked(c, now);
+    int64_t question_ms = keeper_question_ms_locked(c);
     l->refs++;
     l->in_keeper = true;
     if (l->state == LOCK_PENDING) pending_locked(l, question_ms);
@@ -121,82 +120,20 @@ static bool work_locked(pawl_client *c) {
     return true;
 }
 
-/* --- the hub --- */
-
-static void wake(const unsigned char owner[16], void *data) {
-    pawl_client *c = data;
-    if (!owner) {
-        for (pawl_lock *l = c->locks; l; l = l->next)
-            if (l->in_waiters && l->state == LOCK_PENDING) lock_wake_locked(l);
-        return;
-    }
-    for (struct map_node *node = map_find(&c->waiters, map_hash(owner, 16)); node; node = map_next(node)) {
-        pawl_lock *l = container_of(node, pawl_lock, by_owner);
-        if (memcmp(l->claim.owner, owner, 16) != 0) continue;
-        if (l->state == LOCK_HELD) keeper_work_locked(l, client_now(c));
-        else lock_wake_locked(l);
-    }
-}
-
-void keeper_watch_locked(pawl_lock *l) {
-    pawl_client *c = l->client;
-    if (!c->be->hub_watch || l->state != LOCK_HELD) return;
-    if (!l->in_waiters) map_add(&c->waiters, &l->by_owner, map_hash(l->claim.owner, sizeof l->claim.owner));
-    l->in_waiters = true;
-    c->hub_wanted = true;
-    if (c->hub_ready) c->be->hub_watch(c->bk, &l->grant);
-}
-
-static void hub_closed_locked(pawl_client *c) {
-    c->hub_ready = false;
-    c->hub_backoff_ms = c->hub_backoff_ms ? earlier(2 * c->hub_backoff_ms, HUB_BACKOFF_LAST_MS) : HUB_BACKOFF_FIRST_MS;
-    c->hub_retry_ns = clock_after_ms(client_now(c), random_between(c->hub_backoff_ms / 2, c->hub_backoff_ms));
-}
-
-static void hear_locked(pawl_client *c) {
-    if (c->be->hub_io(c->bk, wake, c, NULL) != BK_FAULT) return;
-    hub_closed_locked(c);
-    wake(NULL, c);
-}
-
-static void hub_locked(pawl_client *c) {
-    pawl_error error = PAWL_ERROR_INIT;
-    if (c->hub_ready) {
-        hear_locked(c);
-        return;
-    }
-    if (!c->hub_wanted || client_now(c) < c->hub_retry_ns || c->waiters.n == 0) return;
-    int64_t now = client_now(c);
-    struct bk_until until = {.at_ns = clock_after_ms(now, question_ms_locked(c, now)), .cancel_fd = -1};
-    pthread_mutex_unlock(&c->mutex);
-    enum bk_says says = c->be->hub_open(c->bk, until, &error);
-    pthread_mutex_lock(&c->mutex);
-    if (says != BK_YES) {
-        hub_closed_locked(c);
-        return;
-    }
-    c->hub_ready = true;
-    c->hub_backoff_ms = 0;
-    wake(NULL, c);
-    for (pawl_lock *l = c->locks; l; l = l->next)
-        if (l->in_waiters) keeper_watch_locked(l);
-    hear_locked(c);
-}
-
 /* --- the run, and the thread --- */
 
 int64_t keeper_run(pawl_client *c) {
     pthread_mutex_lock(&c->mutex);
     c->keeper_sleeps_until_ns = INT64_MIN;
+    int64_t hub = LIFE_ENDLESS;
     do {
         lease_renew_due_locked(c);
-        if (c->be->caps.hub) hub_locked(c);
+        if (c->be->caps.hub) hub = hub_keeper_locked(c);
     } while (!c->stop && work_locked(c)); /* pawl_close does the rest, within its time */
-    int64_t next = session_beats_locked(c);
+    int64_t next = earlier(hub, session_beats_locked(c));
     const struct heap_node *lease = heap_first(&c->leases), *work = heap_first(&c->work);
     if (lease) next = earlier(next, lease->at_ns);
     if (work) next = earlier(next, work->at_ns);
-    if (c->hub_wanted && !c->hub_ready && c->waiters.n > 0) next = earlier(next, c->hub_retry_ns);
     /* Who took a lock lately will take another: a sleep that ends before its first renewal spares every acquire the
      * waking of this thread. Once nothing was taken for so long, it sleeps for ever. */
     if (c->lease_planned) next = earlier(next, clock_after_ms(client_now(c), c->options.ttl_ms / 4));
@@ -254,7 +191,7 @@ static void watch_locked(pawl_client *c, struct watch *w) {
     w->n = 0;
     w->incomplete = false;
     watch_add(w, c->poke_fd, POLLIN, NULL);
-    if (c->hub_ready) watch_add(w, c->be->hub_fd(c->bk), POLLIN, NULL);
+    if (hub_keeper_listens_locked(c)) watch_add(w, c->be->hub_fd(c->bk), POLLIN, NULL);
     if (c->hang_up_fd >= 0) watch_add(w, c->hang_up_fd, POLLIN, NULL);
     if (!c->be->caps.hub)
         for (size_t i = 0; i < c->work.n; i++) {

@@ -184,7 +184,7 @@ static void tell_locked(struct lease *lease, int type, int code, const char *tex
         observe(l, type, code, text);
         if (type != PAWL_RENEWED) continue;
         event_lost_fd_locked(l);
-        keeper_watch_locked(l); /* only now: a lock that is held for a moment shall not cost a watch */
+        hub_watch_locked(l); /* only now: a lock that is held for a moment shall not cost a watch */
     }
 }
 

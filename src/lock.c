@@ -104,10 +104,7 @@ int lock_enter_locked(pawl_lock *l, pawl_error *error) {
     int code = names_enter_locked(l);
     if (code == PAWL_EBUSY) return lock_busy(l, true, error);
     if (code) return error_set(error, code, NULL, "out of memory");
-    if (c->be->caps.hub && !l->is_try) {
-        map_add(&c->waiters, &l->by_owner, map_hash(l->claim.owner, sizeof l->claim.owner));
-        l->in_waiters = true;
-    }
+    if (c->be->caps.hub && !l->is_try) hub_enter_locked(l);
     l->next = c->locks;
     if (c->locks) c->locks->previous = l;
     c->locks = l;
@@ -116,14 +113,9 @@ int lock_enter_locked(pawl_lock *l, pawl_error *error) {
     return lease_attach_locked(l) ? PAWL_OK : error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
 }
 
-static void leave_waiters_locked(pawl_lock *l) {
-    if (l->in_waiters) map_remove(&l->client->waiters, &l->by_owner);
-    l->in_waiters = false;
-}
-
 void lock_leave_locked(pawl_lock *l) {
     names_leave_locked(l);
-    leave_waiters_locked(l);
+    hub_leave_locked(l);
     heap_remove(&l->client->work, &l->timer);
 }
 
@@ -188,7 +180,7 @@ void lock_lose_locked(pawl_lock *l, int code, const char *text) {
 void lock_held_locked(pawl_lock *l) {
     pawl_client *c = l->client;
     l->state = LOCK_HELD;
-    leave_waiters_locked(l);
+    hub_leave_locked(l);
     heap_remove(&c->work, &l->timer);
     if (l->lease->own) lease_plan_locked(l->lease);
     event_lost_fd_locked(l);
@@ -285,10 +277,9 @@ static int begin_anew(pawl_lock *l, pawl_error *error) {
     if (l->dirty && lock_undo(l, until, error) > BK_NO) return error->code ? error->code : PAWL_EUNREACHABLE;
     pthread_mutex_lock(&c->mutex);
     bool waits = l->in_waiters;
-    leave_waiters_locked(l);
+    hub_leave_locked(l);
     random_bytes(l->claim.owner, sizeof l->claim.owner);
-    if (waits) map_add(&c->waiters, &l->by_owner, map_hash(l->claim.owner, sizeof l->claim.owner));
-    l->in_waiters = waits;
+    if (waits) hub_enter_locked(l);
     lease_detach_locked(l);
     bool attached = lease_attach_locked(l);
     pthread_mutex_unlock(&c->mutex);

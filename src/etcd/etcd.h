@@ -15,7 +15,7 @@ struct bk {
     struct place place;
     atomic_uint next;          /* the endpoint to try first: moves on when one fails */
     int wish_read, wish_write; /* a pipe: waiters tell the hub what to watch */
-    struct hub *hub;           /* NULL: not open; the keeper's */
+    struct hub *hub;           /* NULL: not open */
     atomic_uint hub_number;    /* which hub it is: a watch of an earlier one is gone */
     atomic_llong watch_id;     /* the last one given to a watch */
 };

@@ -21,7 +21,7 @@ struct watch;
 struct bk {
     struct place place;
     char client_id[17];       /* 16 hex characters: the first of every owner value, and the hub's channel */
-    struct hub *hub;          /* NULL: not open; the keeper's */
+    struct hub *hub;          /* NULL: not open */
     _Atomic uint64_t dialled; /* which server the last session was made to (a hash of its run id); the hub must agree */
     atomic_int kick_fd;       /* wakes the hub when it does not; -1: there was no hub yet */
 };

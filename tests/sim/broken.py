@@ -46,8 +46,10 @@ CORES = {
                        "return n->active == 0 || (l->claim.shared && !n->exclusive);", "return n && l;"),
     "local_wake": ("names.c", "calls end", "rule 8: the next of the local queue is not woken",
                    "lock_wake_locked(next);", "(void)next;"),
-    "lost_wake": ("keeper.c", "woken when free", "rule 9: what the hub says is not passed on",
-                  "if (memcmp(l->claim.owner, owner, 16) == 0) lock_wake_locked(l);", "(void)l;"),
+    "lost_wake": ("hub.c", "woken when free", "rule 9: what the hub says is not passed on",
+                  "else lock_wake_locked(l);", "else (void)l;"),
+    "nobody_listens": ("hub.c", "woken when free", "hub.c: whoever listened goes on, and nobody listens in its place",
+                       "if (c->listener) eventfd_write(c->listener->wake_fd, 1);", ";"),
 }
 
 if sys.argv[1] == "--list":

@@ -334,7 +334,7 @@ static bool poked(void *data) {
     const struct client *c = data;
     const pawl_client *pawl = c->pawl;
     return pawl->keeper_sleeps_until_ns == INT64_MIN ||
-           (pawl->hub_ready && sched_fd_readable(pawl->be->hub_fd(pawl->bk))) || (c->users == 0 && pawl->n_locks == 0);
+           (hub_keeper_listens_locked(pawl) && sched_fd_readable(pawl->be->hub_fd(pawl->bk))) || (c->users == 0 && pawl->n_locks == 0);
 }
 
 static void keeper(void *data) {
