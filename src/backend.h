@@ -6,7 +6,7 @@
  * both.
  *
  * Every question ends at `until`, or when its cancel descriptor is readable. A session that answered UNKNOWN, or FAULT
- * with PAWL_EUNREACHABLE, is dropped by the core and never used again. docs/BACKEND.md tells what a new backend owes.
+ * with PAWL_EUNREACHABLE, is dropped by the core and never used again (but see beat). docs/BACKEND.md tells what a new backend owes.
  */
 #ifndef PAWL_BACKEND_H
 #define PAWL_BACKEND_H
@@ -108,8 +108,9 @@ struct backend {
     enum bk_says (*connect)(struct bk *, struct bk_until, struct bk_session **ret, pawl_error *);
     void (*drop)(struct bk_session *, bool forked); /* forked: close descriptors only, say nothing */
     /* NULL, or where grants are session-bound: shows that the session still answers. Never blocks: asks what changes nothing,
-     * or looks whether the answer is there. YES: it is; NO: not yet; UNKNOWN: the session ended. A question put meanwhile
-     * takes the answer in. */
+     * or looks whether an answer is there. YES: it is; NO: not yet; UNKNOWN: the session ended. A session that holds grants
+     * is kept after UNKNOWN, or FAULT, if its beat then says YES: what the unanswered question may have taken is given back
+     * by then, and a repeated release says what the first one did. */
     enum bk_says (*beat)(struct bk_session *, pawl_error *);
     /* Descriptors that show a hang-up (grant NULL), or that keep the grant while duplicates of them are open. */
     int (*fds)(struct bk_session *, const struct bk_grant *, int *ret, int max);

@@ -28,6 +28,7 @@ struct session {
     bool busy;  /* lent to somebody, or waiting for a claim (claim.pin) */
     bool fresh; /* connected for this very question: its trouble is the service's */
     bool dead;  /* to be dropped when nobody uses it */
+    bool doubt; /* a question ended without an answer, and it holds grants: its next beat decides */
     int holds;  /* session-bound grants on it */
     int64_t idle_since_ns;
     int64_t beat_ns, asked_ns; /* when to ask whether it still answers; since when the answer is due, 0: it is not */

@@ -1,4 +1,6 @@
-/* session.c: connections, lent to one party at a time. A session that ended a question without an answer is dropped. */
+/* session.c: connections, lent to one party at a time. One that ended a question without an answer is dropped, unless
+ * it holds grants: they are not to be lost because somebody else's question had little time. It is then asked whether
+ * it still answers, and a third of the ttl without an answer is its end. */
 #include "client.h"
 #include "clock.h"
 #include <poll.h>
@@ -47,7 +49,7 @@ static struct session *idle_locked(pawl_client *c, enum session_want want) {
     int64_t now = client_now(c);
     for (struct session *s = c->sessions, *next; s; s = next) {
         next = s->next;
-        if (s->busy || s->dead || (want == SESSION_EMPTY && s->holds > 0)) continue;
+        if (s->busy || s->dead || s->doubt || (want == SESSION_EMPTY && s->holds > 0)) continue;
         if (c->be->caps.session_bound && s->holds >= c->be->caps.per_session) continue;
         if (s->holds == 0 && now - s->idle_since_ns > IDLE_CHECK_NS && hung_up(c, s)) {
             drop_locked(c, s);
@@ -144,6 +146,7 @@ int session_borrow_this(pawl_client *c, struct session *s, struct bk_until until
 
 static void answered(const pawl_client *c, struct session *s, int64_t now) {
     s->asked_ns = 0;
+    s->doubt = false;
     s->beat_ns = clock_after_ms(now, c->options.ttl_ms / 3);
 }
 
@@ -151,8 +154,10 @@ void session_return(pawl_client *c, struct session *s, bool broken) {
     pthread_mutex_lock(&c->mutex);
     s->busy = false;
     s->idle_since_ns = client_now(c);
-    if (broken) s->dead = true;
-    answered(c, s, s->idle_since_ns);
+    s->doubt = broken && s->holds > 0 && c->be->beat;
+    if (broken && !s->doubt) s->dead = true;
+    if (!s->doubt) answered(c, s, s->idle_since_ns);
+    else if (!s->asked_ns) s->asked_ns = s->beat_ns = s->idle_since_ns;
     if (s->holds > 0 && !s->dead) {
         c->lease_planned = true;
         keeper_want_locked(c, s->beat_ns);

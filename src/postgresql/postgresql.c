@@ -112,12 +112,34 @@ static enum bk_says go_on_waiting(struct bk_session *s, struct bk_claim *claim, 
 
 /* --- the contract --- */
 
+static enum bk_says unlock(struct bk_session *s, const struct bk_claim *claim, struct bk_until until,
+                           pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    struct key key;
+    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
+    enum bk_says says = question(s, claim->shared ? UNLOCK_S : UNLOCK_X, key.n, key.values, until, &result, error);
+    if (says != BK_YES) return says;
+    return strcmp(PQgetvalue(result, 0, 0), "t") == 0 ? BK_YES : BK_NO;
+}
+
+/* A statement that fails behind the lock, as where no number may be drawn, leaves the lock with the session. A shared
+ * one may have been held there before, as often as nobody knows: the session goes. */
+static enum bk_says refused_try(struct bk_session *s, struct bk_claim *claim, struct bk_until until) {
+    struct bk_grant perhaps = {.claim = claim};
+    enum bk_says says = look_prove(s, &perhaps, until, NULL);
+    if (says == BK_YES && !claim->shared) says = unlock(s, claim, until, NULL) == BK_YES ? BK_NO : BK_UNKNOWN;
+    if (says == BK_NO) return BK_FAULT;
+    s->gone = true;
+    return BK_UNKNOWN;
+}
+
 static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
                            struct bk_busy *ret_busy, pawl_error *error) {
     AUTO_RESULT result = NULL;
     struct key key;
     if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
     enum bk_says says = question(s, claim->shared ? TRY_S : TRY_X, key.n, key.values, until, &result, error);
+    if (says == BK_FAULT && !s->owes) return refused_try(s, claim, until);
     if (says != BK_YES) return says;
     if (!PQgetisnull(result, 0, 0)) return grant(s, PQgetvalue(result, 0, 0), ret, error);
     look_holder(s, claim, until, ret_busy->holder);
@@ -193,16 +215,6 @@ static bool cancel(struct bk_session *s, struct bk_until until) {
     return done;
 }
 
-static enum bk_says unlock(struct bk_session *s, const struct bk_claim *claim, struct bk_until until,
-                           pawl_error *error) {
-    AUTO_RESULT result = NULL;
-    struct key key;
-    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
-    enum bk_says says = question(s, claim->shared ? UNLOCK_S : UNLOCK_X, key.n, key.values, until, &result, error);
-    if (says != BK_YES) return says;
-    return strcmp(PQgetvalue(result, 0, 0), "t") == 0 ? BK_YES : BK_NO;
-}
-
 /* What was taken in a connection that is gone went with it: only a wait that goes on here is left to be ended. */
 static enum bk_says forget(struct bk_session *s, struct bk_claim *claim, struct bk_until until, pawl_error *error) {
     AUTO_RESULT result = NULL;
@@ -224,8 +236,14 @@ static enum bk_says forget(struct bk_session *s, struct bk_claim *claim, struct 
 
 static enum bk_says release(struct bk_session *s, struct bk_grant *const grants[], int n, struct bk_until until,
                             enum bk_says ret[], pawl_error *error) {
+    static char sent;
     for (int i = 0; i < n; i++) {
-        ret[i] = unlock(s, grants[i]->claim, until, error);
+        if (grants[i]->of == &sent) { /* a second unlock could meet a grant of somebody else in this session */
+            ret[i] = question_settle(s, until, error);
+        } else {
+            ret[i] = unlock(s, grants[i]->claim, until, error);
+            if (ret[i] == BK_UNKNOWN) grants[i]->of = &sent;
+        }
         if (ret[i] > BK_NO) return ret[i];
     }
     return BK_YES;

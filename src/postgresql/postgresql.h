@@ -10,6 +10,8 @@
 #include <libpq-fe.h>
 #include <stdatomic.h>
 
+#define KEY_TEXT_SIZE 520 /* the longest value of a key: a name */
+
 enum key_mode { KEY_HASHTEXTEXTENDED, KEY_HASHTEXT, KEY_FNV1A63, KEY_JAVA31, KEY_INT8, KEY_INT4X2 };
 
 /* Prepared once a session. x: exclusive, s: shared. */
@@ -31,8 +33,12 @@ struct bk_session {
     struct bk *bk;
     PGconn *conn;
     char node[128];
+    bool gone;         /* its state is not known any more: to be dropped */
     unsigned prepared; /* bits of statements that the server knows */
-    bool beating;      /* an answer that only shows life is still to come */
+    /* What is to be done about the answer that is still to come, if nobody waits for it any more. */
+    enum { OWES_NOTHING, OWES_ANSWER, OWES_PREPARED, OWES_TRY } owes;
+    enum statement owed; /* which was prepared, or tried with this key */
+    char owed_key[2][KEY_TEXT_SIZE];
 };
 
 /* dsn.c */
@@ -72,6 +78,9 @@ enum bk_says question_send(struct bk_session *s, enum statement statement, int n
 /* Waits for the answer of what was sent: YES and one result (PQclear it), or UNKNOWN, or FAULT (the server refused it).
  */
 enum bk_says question_answer(struct bk_session *s, struct bk_until until, PGresult **ret, pawl_error *error);
+/* Takes in the answer of a question that nobody waited for, and gives back what it took. YES, or FAULT: not yet, or the
+ * connection ended. */
+enum bk_says question_settle(struct bk_session *s, struct bk_until until, pawl_error *error);
 /* Both. */
 enum bk_says question(struct bk_session *s, enum statement statement, int n, const char *const values[],
                       struct bk_until until, PGresult **ret, pawl_error *error);

@@ -31,38 +31,63 @@ static enum bk_says flush(struct bk_session *s, struct bk_until until, pawl_erro
     }
 }
 
-/* Takes in the answer of a beat, which nobody waited for. Nothing was done: a FAULT, whatever comes. */
-static enum bk_says settle(struct bk_session *s, struct bk_until until, pawl_error *error) {
-    AUTO_RESULT result = NULL;
-    if (!s->beating) return BK_YES;
-    if (question_answer(s, until, &result, error) != BK_YES) return BK_FAULT;
-    s->beating = false;
+static enum bk_says send_once(struct bk_session *s, const char *sql, int n, const char *const values[],
+                              struct bk_until until, pawl_error *error) {
+    s->owes = OWES_ANSWER;
+    if (PQsendQueryParams(s->conn, sql, n, NULL, values, NULL, NULL, 0)) return flush(s, until, error);
+    s->owes = OWES_NOTHING;
+    return lost(s, "sending failed", error), BK_FAULT;
+}
+
+static enum bk_says give_back(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    char sql[160];
+    bool two = s->bk->key == KEY_INT4X2;
+    const char *values[2] = {s->owed_key[0], s->owed_key[1]};
+    snprintf(sql, sizeof sql, "SELECT pg_advisory_unlock%s(%s)", s->owed == TRY_S ? "_shared" : "",
+             key_expression(s->bk->key));
+    return send_once(s, sql, two ? 2 : 1, values, until, error) == BK_FAULT ? BK_FAULT : BK_YES;
+}
+
+enum bk_says question_settle(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    if (s->gone) return lost(s, "its state is not known", error), BK_FAULT;
+    while (s->owes) {
+        AUTO_RESULT result = NULL;
+        int owes = s->owes;
+        if (question_answer(s, until, &result, error) != BK_YES) {
+            if (s->owes && PQstatus(s->conn) == CONNECTION_OK) return BK_FAULT; /* still to come */
+            if (owes != OWES_ANSWER) s->gone = true; /* who knows what it took, or what is prepared */
+            if (s->gone || PQstatus(s->conn) != CONNECTION_OK) return BK_FAULT;
+        }
+        if (owes == OWES_PREPARED) s->prepared |= 1u << s->owed;
+        if (owes == OWES_TRY && result && !PQgetisnull(result, 0, 0) && give_back(s, until, error) != BK_YES)
+            return BK_FAULT;
+    }
     return BK_YES;
 }
 
 /* An empty query: no snapshot, no lock, nothing in the log. */
 enum bk_says question_beat(struct bk_session *s, pawl_error *error) {
-    if (!s->beating && !PQsendQuery(s->conn, "")) return lost(s, "sending failed", error), BK_UNKNOWN;
-    s->beating = true;
-    if (PQflush(s->conn) < 0 || !PQconsumeInput(s->conn)) return lost(s, "no answer", error), BK_UNKNOWN;
-    while (!PQisBusy(s->conn)) {
-        AUTO_RESULT result = PQgetResult(s->conn);
-        if (result) continue;
-        s->beating = false;
-        if (PQstatus(s->conn) == CONNECTION_OK) return BK_YES;
-        return lost(s, "no answer", error), BK_UNKNOWN;
+    struct bk_until at_once = {.at_ns = 0, .cancel_fd = -1};
+    if (!s->owes) {
+        if (!PQsendQuery(s->conn, "")) return lost(s, "sending failed", error), BK_UNKNOWN;
+        s->owes = OWES_ANSWER;
     }
-    return BK_NO;
+    if (PQflush(s->conn) < 0 || !PQconsumeInput(s->conn)) return lost(s, "no answer", error), BK_UNKNOWN;
+    enum bk_says says = question_settle(s, at_once, error);
+    if (says == BK_YES) return BK_YES;
+    return s->gone || PQstatus(s->conn) != CONNECTION_OK ? BK_UNKNOWN : BK_NO;
 }
 
 static enum bk_says prepare(struct bk_session *s, enum statement statement, struct bk_until until, pawl_error *error) {
     char name[16];
     AUTO_RESULT result = NULL;
     snprintf(name, sizeof name, "pawl%d", (int)statement);
-    enum bk_says says = settle(s, until, error);
+    enum bk_says says = question_settle(s, until, error);
     if (says != BK_YES || s->prepared & 1u << statement) return says;
+    s->owed = statement;
     if (!PQsendPrepare(s->conn, name, s->bk->sql[statement], 0, NULL))
         return lost(s, "sending failed", error), BK_FAULT;
+    s->owes = OWES_PREPARED;
     says = flush(s, until, error);
     if (says == BK_YES) says = question_answer(s, until, &result, error);
     if (says == BK_YES) s->prepared |= 1u << statement;
@@ -77,6 +102,12 @@ enum bk_says question_send(struct bk_session *s, enum statement statement, int n
     snprintf(name, sizeof name, "pawl%d", (int)statement);
     if (!PQsendQueryPrepared(s->conn, name, n, values, NULL, NULL, 0))
         return lost(s, "sending failed", error), BK_FAULT;
+    s->owes = OWES_ANSWER;
+    if (statement == TRY_X || statement == TRY_S) {
+        s->owes = OWES_TRY;
+        s->owed = statement;
+        for (int i = 0; i < n; i++) snprintf(s->owed_key[i], sizeof s->owed_key[i], "%s", values[i]);
+    }
     return flush(s, until, error);
 }
 
@@ -99,6 +130,7 @@ enum bk_says question_answer(struct bk_session *s, struct bk_until until, PGresu
             last = next;
         }
     }
+    s->owes = OWES_NOTHING;
     ExecStatusType status = PQresultStatus(last);
     if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK || status == PGRES_EMPTY_QUERY) {
         *ret = last;
@@ -122,19 +154,17 @@ enum bk_says question(struct bk_session *s, enum statement statement, int n, con
 
 enum bk_says question_once(struct bk_session *s, const char *sql, int n, const char *const values[],
                            struct bk_until until, PGresult **ret, pawl_error *error) {
-    enum bk_says says = settle(s, until, error);
-    if (says != BK_YES) return says;
-    if (!PQsendQueryParams(s->conn, sql, n, NULL, values, NULL, NULL, 0))
-        return lost(s, "sending failed", error), BK_FAULT;
-    says = flush(s, until, error);
+    enum bk_says says = question_settle(s, until, error);
+    if (says == BK_YES) says = send_once(s, sql, n, values, until, error);
     return says == BK_YES ? question_answer(s, until, ret, error) : says;
 }
 
 enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_until until, PGresult **ret,
                              pawl_error *error) {
-    enum bk_says says = settle(s, until, error);
+    enum bk_says says = question_settle(s, until, error);
     if (says != BK_YES) return says;
     if (!PQsendQuery(s->conn, sql)) return lost(s, "sending failed", error), BK_FAULT;
+    s->owes = OWES_ANSWER;
     says = flush(s, until, error);
     return says == BK_YES ? question_answer(s, until, ret, error) : says;
 }
