@@ -3,6 +3,7 @@
  *   pooler=session    what stands between keeps a session whole: do not refuse it
  *   token=off         no tokens and nothing written: efficiency only, and pawl need not be installed
  *   flush=off         a token may be handed out before it is on disk: a crash of the server may repeat it
+ *   selftest=on       before the first use, see with two connections that a lock excludes
  *   max_waiters=N     connections of one client that wait at the same time (8); more waiters ask from time to time */
 #include "about.h"
 #include "postgresql.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 
 static bool ours(const char *key, size_t length) {
-    static const char *const names[] = {"key", "pooler", "token", "flush", "max_waiters"};
+    static const char *const names[] = {"key", "pooler", "token", "flush", "max_waiters", "selftest"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == length && strncmp(names[i], key, length) == 0) return true;
     return false;
@@ -48,7 +49,7 @@ static bool yes_or(const struct url *url, const char *key, const char *word, boo
 
 static bool parameters(const struct url *url, struct bk *bk, pawl_error *error) {
     const char *key = url_param(url, "key"), *waiters = url_param(url, "max_waiters");
-    bool no_token, no_flush;
+    bool no_token, no_flush, test;
     if (key && !key_mode_parse(key, &bk->key)) {
         error_set(error, PAWL_EINVALID, NULL,
                   "url %s: key is one of hashtextextended hashtext fnv1a63 java31 int8 int4x2, not '%s'", url->shown,
@@ -61,8 +62,9 @@ static bool parameters(const struct url *url, struct bk *bk, pawl_error *error) 
         return false;
     }
     if (!yes_or(url, "pooler", "session", &bk->pooler, error) || !yes_or(url, "token", "off", &no_token, error) ||
-        !yes_or(url, "flush", "off", &no_flush, error))
+        !yes_or(url, "flush", "off", &no_flush, error) || !yes_or(url, "selftest", "on", &test, error))
         return false;
+    bk->selftest = test;
     bk->tokens = !no_token;
     bk->flush = !no_flush;
     return true;

@@ -16,13 +16,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define SLICE_GRACE_MS 1000 /* how long after the end of its slice a silent server is asked about it */
-#define POLL_LOW_MS 50      /* waiters beyond max_waiters ask from time to time */
+#define POLL_LOW_MS 50 /* waiters beyond max_waiters ask from time to time */
 #define POLL_HIGH_MS 1000
 
 struct waiting { /* claim->of */
     struct bk *bk;
     int slices;
+    int64_t answer_ns; /* when the server must have answered at the latest */
 };
 
 static int slice_ms(const struct waiting *w) { return w->slices == 0 ? 1000 : w->slices == 1 ? 2000 : 5000; }
@@ -59,6 +59,13 @@ static void stop_waiting(struct bk_claim *claim) {
 
 /* --- waiting --- */
 
+static enum bk_says still_waiting(struct bk_session *s, const struct waiting *w, int64_t now, struct bk_busy *ret) {
+    ret->queued = true;
+    ret->wake_fd = PQsocket(s->conn);
+    ret->ask_again_ms = (w->answer_ns - now) / NS_PER_MS;
+    return BK_NO;
+}
+
 static enum bk_says send_slice(struct bk_session *s, struct bk_claim *claim, struct bk_until until,
                                struct bk_busy *ret_busy, pawl_error *error) {
     struct waiting *w = claim->of;
@@ -69,14 +76,20 @@ static enum bk_says send_slice(struct bk_session *s, struct bk_claim *claim, str
     snprintf(ms, sizeof ms, "%d", slice_ms(w));
     values[key.n] = claim->shared ? "true" : "false";
     values[key.n + 1] = ms;
-    enum bk_says says = question_send(s, WAIT, key.n + 2, values, until, error);
+    enum bk_says says;
+    if (s->bk->tokens) {
+        says = question_send(s, WAIT, key.n + 2, values, until, error);
+    } else {
+        AUTO_RESULT result = NULL;
+        says = question(s, WAIT, key.n + 2, values, until, &result, error);
+        if (says == BK_YES) says = question_send_script(s, statement_bare_wait, until, error);
+    }
     if (says != BK_YES) return says;
-    ret_busy->queued = true;
-    ret_busy->wake_fd = PQsocket(s->conn);
-    ret_busy->ask_again_ms = slice_ms(w) + SLICE_GRACE_MS;
-    claim->pin = s;
+    int64_t now = clock_now_ns(), grace_ms = s->bk->ttl_ms / 3 > 1000 ? s->bk->ttl_ms / 3 : 1000;
+    w->answer_ns = clock_after_ms(now, slice_ms(w) + grace_ms);
     w->slices++;
-    return BK_NO;
+    claim->pin = s;
+    return still_waiting(s, w, now, ret_busy);
 }
 
 static enum bk_says begin_waiting(struct bk_session *s, struct bk_claim *claim, struct bk_until until,
@@ -96,14 +109,13 @@ static enum bk_says begin_waiting(struct bk_session *s, struct bk_claim *claim, 
 static enum bk_says go_on_waiting(struct bk_session *s, struct bk_claim *claim, struct bk_until until,
                                   struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
     AUTO_RESULT result = NULL;
+    const struct waiting *w = claim->of;
     struct pollfd p = {.fd = PQsocket(s->conn), .events = POLLIN};
     if (poll(&p, 1, 0) > 0) PQconsumeInput(s->conn);
-    if (PQstatus(s->conn) == CONNECTION_OK && PQisBusy(s->conn)) { /* woken for nothing yet */
-        ret_busy->queued = true;
-        ret_busy->wake_fd = PQsocket(s->conn);
-        ret_busy->ask_again_ms = SLICE_GRACE_MS;
-        return BK_NO;
-    }
+    int64_t now = clock_now_ns();
+    if (PQstatus(s->conn) == CONNECTION_OK && PQisBusy(s->conn) && now < w->answer_ns) /* woken for nothing yet */
+        return still_waiting(s, w, now, ret_busy);
+    if (now >= w->answer_ns) until.at_ns = now; /* silent beyond its slice: another connection may do better */
     enum bk_says says = question_answer(s, until, &result, error);
     if (says != BK_YES) return says;
     if (PQgetisnull(result, 0, 0)) return send_slice(s, claim, until, ret_busy, error);

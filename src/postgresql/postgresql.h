@@ -22,6 +22,8 @@ struct bk {
     enum key_mode key;
     bool pooler;        /* ?pooler=session: the user says that a pooler keeps sessions whole */
     bool tokens, flush; /* ?token=off, ?flush=off */
+    bool selftest;      /* ?selftest=on */
+    atomic_bool tested;
     int max_waiters;
     int64_t ttl_ms;
     char application[64];
@@ -55,7 +57,7 @@ struct key {
 /* Half of KEY_INT4X2: a number, or the hash of a word. */
 #define KEY_PART(parameter)                                                                                            \
     "CASE WHEN " parameter "::text ~ '^-?[0-9]+$' THEN " parameter "::text::int4 ELSE hashtext(" parameter "::text) "  \
-                                                                                                           "END"
+    "END"
 bool key_of(enum key_mode mode, const char *name, size_t length, struct key *ret, pawl_error *error);
 const char *key_expression(enum key_mode mode);
 bool key_mode_parse(const char *text, enum key_mode *ret);
@@ -63,6 +65,9 @@ bool key_mode_parse(const char *text, enum key_mode *ret);
 /* statement.c: the texts, as they follow from the parameters. false: out of memory. */
 bool statements_make(struct bk *bk);
 void statements_free(struct bk *bk);
+/* What pawl.wait does, where pawl need not be installed (?token=off): the parameters were set by WAIT. Whatever the
+ * session holds is what it waited for. */
+extern const char statement_bare_wait[];
 
 /* session.c */
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);
@@ -89,6 +94,7 @@ enum bk_says question_once(struct bk_session *s, const char *sql, int n, const c
                            struct bk_until until, PGresult **ret, pawl_error *error);
 /* Whether it still answers, without waiting (backend.h, beat). */
 enum bk_says question_beat(struct bk_session *s, pawl_error *error);
+enum bk_says question_send_script(struct bk_session *s, const char *sql, struct bk_until until, pawl_error *error);
 /* Several statements in one go, without parameters; the last result. */
 enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_until until, PGresult **ret,
                              pawl_error *error);

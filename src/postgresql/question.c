@@ -159,12 +159,16 @@ enum bk_says question_once(struct bk_session *s, const char *sql, int n, const c
     return says == BK_YES ? question_answer(s, until, ret, error) : says;
 }
 
-enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_until until, PGresult **ret,
-                             pawl_error *error) {
+enum bk_says question_send_script(struct bk_session *s, const char *sql, struct bk_until until, pawl_error *error) {
     enum bk_says says = question_settle(s, until, error);
     if (says != BK_YES) return says;
     if (!PQsendQuery(s->conn, sql)) return lost(s, "sending failed", error), BK_FAULT;
     s->owes = OWES_ANSWER;
-    says = flush(s, until, error);
+    return flush(s, until, error);
+}
+
+enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_until until, PGresult **ret,
+                             pawl_error *error) {
+    enum bk_says says = question_send_script(s, sql, until, error);
     return says == BK_YES ? question_answer(s, until, ret, error) : says;
 }

@@ -3,6 +3,7 @@
  * before the server gives its lock away. */
 #include "clock.h"
 #include "postgresql.h"
+#include "random.h"
 #include "refusal.h"
 #include "resolve.h"
 #include <arpa/inet.h>
@@ -82,14 +83,17 @@ static enum bk_says find_targets(const struct bk *bk, struct bk_until until, str
     return first ? says : BK_YES;
 }
 
-/* Every parameter that has a default is passed, so that libpq need not look into the environment for it. */
+static long long most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Of a host that vanished, this end must know first: we probe from ttl/3 on and give up at 2/3, the server (greeting)
+ * from ttl/2 on until the ttl, both each second; a probe more where a ttl below 3 s leaves no second between the two.
+ *
+ * Every parameter that has a default is passed, so that libpq need not look into the environment for it. */
 static int parameters(const struct bk *bk, const struct targets *t, const char *keys[], const char *values[],
-                      char numbers[3][24]) {
+                      char numbers[2][24]) {
     int n = 0;
-    long long ttl_s = bk->ttl_ms / 1000;
-    snprintf(numbers[0], 24, "%lld", ttl_s / 3 > 1 ? ttl_s / 3 : 1);
-    snprintf(numbers[1], 24, "%lld", ttl_s / 9 > 1 ? ttl_s / 9 : 1);
-    snprintf(numbers[2], 24, "%lld", (long long)bk->ttl_ms * 2 / 3);
+    snprintf(numbers[0], 24, "%lld", most(bk->ttl_ms / 3000, 1));
+    snprintf(numbers[1], 24, "%lld", most(bk->ttl_ms * 2 / 3, 1000));
     static _Thread_local char user[64];
     struct passwd entry, *found = NULL;
     char buffer[1024];
@@ -102,9 +106,9 @@ static int parameters(const struct bk *bk, const struct targets *t, const char *
                                   {"fallback_application_name", "pawl"},
                                   {"keepalives", "1"},
                                   {"keepalives_idle", numbers[0]},
-                                  {"keepalives_interval", numbers[1]},
-                                  {"keepalives_count", "3"},
-                                  {"tcp_user_timeout", numbers[2]}};
+                                  {"keepalives_interval", "1"},
+                                  {"keepalives_count", "9"},
+                                  {"tcp_user_timeout", numbers[1]}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         if (strcmp(own[i][0], "hostaddr") == 0 && given(bk, "hostaddr")) continue;
         keys[n] = own[i][0];
@@ -124,12 +128,29 @@ static int parameters(const struct bk *bk, const struct targets *t, const char *
     return n;
 }
 
+/* "FATAL:  28P01: password ...\nLOCATION: ...", of a server (PQERRORS_VERBOSE), or libpq's own words. */
+static const char *state_in(const char *text) {
+    for (const char *at = text; (at = strstr(at, ":  ")); at += 3)
+        if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5 && at[8] == ':') return at + 3;
+    return "";
+}
+
 static enum bk_says refused(struct bk_session *s, pawl_error *error) {
+    static const char *const denials[] = {"authentication failed", "password", "certificate", "does not exist",
+                                          "no such"};
     char text[360];
     refusal_text(s->conn, text, sizeof text);
-    bool denied = strstr(text, "authentication failed") || strstr(text, "no pg_hba.conf entry") ||
-                  strstr(text, "password") || strstr(text, "does not exist") || strstr(text, "certificate");
-    error_set(error, denied ? PAWL_EDENIED : PAWL_EUNREACHABLE, s->node, "cannot connect to PostgreSQL: %s", text);
+    char *location = strstr(text, " LOCATION:");
+    if (location) *location = 0;
+    const char *state = state_in(text), *advice = "";
+    bool denied = strncmp(state, "28", 2) == 0 || strncmp(state, "3D", 2) == 0 || strncmp(state, "42", 2) == 0;
+    for (size_t i = 0; i < sizeof denials / sizeof *denials && (!*state || strncmp(state, "08", 2) == 0); i++)
+        denied = denied || strstr(text, denials[i]);
+    if (strncmp(state, "53300", 5) == 0)
+        advice = "; raise max_connections (or the limit of the role or database), or lower max_waiters: a client has a "
+                 "connection for each 256 locks that it holds, and one for each that waits";
+    error_set(error, denied ? PAWL_EDENIED : PAWL_EUNREACHABLE, s->node, "cannot connect to PostgreSQL: %s%s", text,
+              advice);
     return BK_FAULT;
 }
 
@@ -151,23 +172,24 @@ static enum bk_says wait_connected(struct bk_session *s, struct bk_until until, 
 
 /* Ours, whatever the role or the database say; and what we must know. */
 static char *greeting(struct bk_session *s) {
-    char *text = NULL, newer[160] = "",
-         *application = PQescapeLiteral(s->conn, s->bk->application, strlen(s->bk->application));
-    long long ttl_s = s->bk->ttl_ms / 1000;
-    if (PQserverVersion(s->conn) >= 140000)
-        snprintf(newer, sizeof newer, "SET idle_session_timeout = 0; SET client_connection_check_interval = '1s';");
+    char *text = NULL, *application = PQescapeLiteral(s->conn, s->bk->application, strlen(s->bk->application));
+    int version = PQserverVersion(s->conn);
+    const char *newer = version >= 170000 ? "SET transaction_timeout = 0;" : version >= 140000 ? "" : NULL;
     if (!application ||
         asprintf(
             &text,
             "SET application_name = %s; SET client_min_messages = error; SET statement_timeout = 0; SET lock_timeout = "
             "0;"
             "SET idle_in_transaction_session_timeout = 0; SET default_transaction_isolation = 'read committed';"
-            "SET tcp_keepalives_idle = %lld; SET tcp_keepalives_interval = %lld; SET tcp_keepalives_count = 3;"
-            "SET tcp_user_timeout = %lld; %s"
+            "SET default_transaction_read_only = off; SET search_path = pg_catalog;"
+            "SET plan_cache_mode = force_generic_plan;"
+            "SET tcp_keepalives_idle = %lld; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 9;"
+            "SET tcp_user_timeout = %lld; %s%s"
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';"
             "SELECT pg_backend_pid(), pg_is_in_recovery()",
-            application, ttl_s / 2 > 1 ? ttl_s / 2 : 1, ttl_s / 6 > 1 ? ttl_s / 6 : 1, (long long)s->bk->ttl_ms,
-            newer) < 0)
+            application, most(s->bk->ttl_ms / 2000, 2), most(s->bk->ttl_ms, 2000),
+            newer ? "SET idle_session_timeout = 0; SET client_connection_check_interval = '1s';" : "",
+            newer ? newer : "") < 0)
         text = NULL;
     PQfreemem(application);
     return text;
@@ -218,7 +240,7 @@ static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until
                                       pawl_error *error) {
     struct targets targets = {"", "", ""};
     const char *keys[MOST_PARAMETERS], *values[MOST_PARAMETERS];
-    char numbers[3][24];
+    char numbers[2][24];
     enum bk_says says = find_targets(bk, until, &targets, error);
     if (says != BK_YES) return says;
     parameters(bk, &targets, keys, values, numbers);
@@ -230,10 +252,13 @@ static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until
         return BK_FAULT;
     }
     snprintf(s->node, sizeof s->node, "%.100s", targets.host);
+    PQsetErrorVerbosity(s->conn,
+                        PQERRORS_VERBOSE); /* until it stands: a connection that fails tells its code in no other way */
     says = PQstatus(s->conn) == CONNECTION_BAD ? refused(s, error) : wait_connected(s, until, error);
     if (says == BK_YES) {
         snprintf(s->node, sizeof s->node, "%.100s:%.20s", PQhost(s->conn), PQport(s->conn));
         PQsetnonblocking(s->conn, 1);
+        PQsetErrorVerbosity(s->conn, PQERRORS_DEFAULT);
         says = greet(s, admit, until, error);
     }
     if (says == BK_YES) *ret = s;
@@ -241,8 +266,52 @@ static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until
     return says == BK_UNKNOWN ? BK_FAULT : says;
 }
 
+/* One answer, 't' or 'f'; 0: none, see *error. */
+static char ask_bool(struct bk_session *s, const char *function, const char *key, struct bk_until until,
+                     pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    char sql[64];
+    const char *values[] = {key};
+    snprintf(sql, sizeof sql, "SELECT %s($1::int8)", function);
+    return question_once(s, sql, 1, values, until, &result, error) == BK_YES ? *PQgetvalue(result, 0, 0) : 0;
+}
+
+/* There are servers, and things between, that say yes to every lock. */
+static enum bk_says test_exclusion(struct bk *bk, struct bk_session *a, struct bk_until until, pawl_error *error) {
+    struct bk_session *b;
+    int64_t number;
+    char key[24], answers[6] = "";
+    random_bytes(&number, sizeof number);
+    snprintf(key, sizeof key, "%lld", (long long)number);
+    enum bk_says says = connect_and_greet(bk, false, until, &b, error);
+    if (says != BK_YES) return says;
+    answers[0] = ask_bool(a, "pg_try_advisory_lock", key, until, error);
+    answers[1] = answers[0] ? ask_bool(b, "pg_try_advisory_lock", key, until, error) : 0;
+    answers[2] = answers[1] ? ask_bool(a, "pg_advisory_unlock", key, until, error) : 0;
+    answers[3] = answers[2] ? ask_bool(b, "pg_try_advisory_lock", key, until, error) : 0;
+    answers[4] = answers[3] ? ask_bool(b, "pg_advisory_unlock", key, until, error) : 0;
+    session_drop(b, false);
+    if (!answers[4]) return BK_FAULT;
+    if (strcmp(answers, "tfttt") == 0) return BK_YES;
+    error_set(error, PAWL_EUNSAFE, a->node,
+              "%s only pretends to lock: of two connections that tried, freed and tried again the same advisory lock, "
+              "it said %s and not tfttt; use PostgreSQL itself",
+              a->node, answers);
+    return BK_FAULT;
+}
+
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error) {
-    return connect_and_greet(bk, bk->tokens, until, ret, error);
+    struct bk_session *s;
+    enum bk_says says = connect_and_greet(bk, bk->tokens, until, &s, error);
+    if (says != BK_YES) return says;
+    if (bk->selftest && !atomic_load(&bk->tested)) says = test_exclusion(bk, s, until, error);
+    if (says == BK_YES) {
+        atomic_store(&bk->tested, true);
+        *ret = s;
+    } else {
+        session_drop(s, false);
+    }
+    return says;
 }
 
 enum bk_says session_init(struct bk *bk, struct bk_until until, pawl_error *error) {

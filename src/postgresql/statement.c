@@ -49,6 +49,17 @@ static char *looking(const struct bk *bk, const char *columns, const char *from,
     return made;
 }
 
+const char statement_bare_wait[] =
+    "DO $$ DECLARE a bigint[] := string_to_array(current_setting('pawl.wait'), ',')::bigint[];"
+    "BEGIN PERFORM set_config('lock_timeout', a[2]::text, true);"
+    "IF a[1] = 1 THEN IF a[4] IS NULL THEN PERFORM pg_advisory_lock_shared(a[3]);"
+    "ELSE PERFORM pg_advisory_lock_shared(a[3]::int4, a[4]::int4); END IF;"
+    "ELSIF a[4] IS NULL THEN PERFORM pg_advisory_lock(a[3]);"
+    "ELSE PERFORM pg_advisory_lock(a[3]::int4, a[4]::int4); END IF;"
+    "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; END $$;"
+    "SELECT CASE WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()) "
+    "THEN 0 END";
+
 bool statements_make(struct bk *bk) {
     const char *key = key_expression(bk->key), *two = bk->key == KEY_INT4X2 ? "NULL, " : "",
                *none = *two ? "" : ", NULL, NULL";
@@ -57,8 +68,12 @@ bool statements_make(struct bk *bk) {
     bk->sql[TRY_S] = try_and_token(bk, "_shared");
     bk->sql[UNLOCK_X] = format("SELECT pg_advisory_unlock(%s)", key);
     bk->sql[UNLOCK_S] = format("SELECT pg_advisory_unlock_shared(%s)", key);
-    bk->sql[WAIT] = format("SELECT pawl.wait(%s%s%s, $%d, $%d, %s, %s)", two, key, none, next, next + 1,
-                           bk->tokens ? "true" : "false", bk->flush ? "true" : "false");
+    bk->sql[WAIT] = bk->tokens
+                        ? format("SELECT pawl.wait(%s%s%s, $%d, $%d, true, %s)", two, key, none, next, next + 1,
+                                 bk->flush ? "true" : "false")
+                        : format("SELECT set_config('pawl.wait', concat_ws(',', $%d::bool::int4, $%d::int4, %s), "
+                                 "false)",
+                                 next, next + 1, key);
     bk->sql[HELD] = looking(bk, "l.mode", "", "AND l.granted AND l.pid = pg_backend_pid()");
     bk->sql[HOLDER] = looking(bk, "a.application_name, a.pid, a.usename, host(a.client_addr)",
                               "LEFT JOIN pg_stat_activity a ON a.pid = l.pid", "AND l.granted LIMIT 1");
