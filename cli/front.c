@@ -308,7 +308,7 @@ static int round_of(struct front *f, struct run_result *ret) {
     close(f->sock);
     close(f->holder_fd);
     int code = report_end(run, ret);
-    receipt_write(run, ret, code);
+    record_outcome(run, ret, code);
     return code;
 }
 

@@ -58,8 +58,7 @@ static void send_fds(int sock, char message, int *fds, size_t n) {
 static int read_front(const struct holder *h) {
     unsigned char message[2];
     ssize_t n = recv(h->sock, message, sizeof message, MSG_DONTWAIT);
-    if (n < 0) return 0;
-    if (n == 0) return -1;
+    if (n <= 0) return n < 0 ? 0 : -1;
     return n == 2 && message[0] == MESSAGE_CANCEL ? message[1] : 0;
 }
 
@@ -448,7 +447,7 @@ static _Noreturn void finish(struct holder *h) {
     struct run_result *result = &h->shared->result;
     let_go(h);
     bool orphan = h->front_dead || getppid() != h->run->front;
-    if (orphan) receipt_write(h->run, result, report_end(h->run, result));
+    if (orphan) record_outcome(h->run, result, report_end(h->run, result));
     atomic_store(&h->shared->phase, PHASE_DONE);
     _exit(0);
 }

@@ -51,7 +51,7 @@ static void field(FILE *file, const char *key, const char *value) {
     print_json_string(file, value);
 }
 
-void receipt_write(const struct run *run, const struct run_result *result, int exit_code) {
+static void receipt_write(const struct run *run, const struct run_result *result, int exit_code) {
     char *line = NULL, *shown, when[40];
     size_t length;
     if (run->receipt_fd < 0) return;
@@ -78,4 +78,9 @@ void receipt_write(const struct run *run, const struct run_result *result, int e
     if (fclose(file) == 0 && write(run->receipt_fd, line, length) != (ssize_t)length)
         complain(0, run->options.name, "cannot write the receipt %s: %s", run->options.receipt, strerror(errno));
     free(line);
+}
+
+void record_outcome(const struct run *run, const struct run_result *result, int exit_code) {
+    receipt_write(run, result, exit_code);
+    metrics_add_run(run, result, exit_code);
 }

@@ -23,6 +23,7 @@ static const char usage[] =
     "      --max-hold DUR        end CMD after so long\n"
     "      --repeat              again and again: after CMD ended, or the lock was lost\n"
     "      --receipt FILE        append one line of JSON for every outcome; ask the service at the end\n"
+    "      --metrics-dir DIR     counters for Prometheus, in a file for its textfile collector\n"
     "      --seal GUARD#RESOURCE tell the resource of the new token before CMD starts (pawl guard --help)\n"
     "      --for correctness     refuse a service that may grant a lock twice; ask it at the end\n"
     "      --label TEXT          shown to others by pawl who\n"
@@ -84,6 +85,7 @@ static int parse(int argc, char **argv, struct run_options *options) {
                                       {"repeat", OPT_ON, &options->repeat, 0, 0},
                                       {"receipt", OPT_TEXT, &options->receipt, 0, 0},
                                       {"seal", OPT_TEXT, &options->seal, 0, 0},
+                                      {"metrics-dir", OPT_TEXT, &options->metrics_dir, 0, 0},
                                       {0}};
     const struct verb verb = {.name = "run",
                               .usage = usage,
@@ -120,7 +122,7 @@ static void receipt_refused(const struct run *run, int exit_code) {
                                 .code = exit_code == EXIT_REFUSED ? PAWL_EUNSAFE : PAWL_EINVALID,
                                 .status = -1,
                                 .text = "refused before the lock was asked for"};
-    receipt_write(run, &result, exit_code);
+    record_outcome(run, &result, exit_code);
 }
 
 int cmd_run(int argc, char **argv) {
@@ -133,6 +135,7 @@ int cmd_run(int argc, char **argv) {
     if (messages.verbose) tell_url(&run);
     code = refuse_nested(&run.options);
     if (!code) code = receipt_open(&run);
+    if (!code) code = metrics_check_dir(&run);
     if (code) return code;
     code = settle_times(&run);
     if (!code && run.options.seal) code = seal_open(run.options.seal, run.options.name, run.options.common.url, &run.seal);

@@ -21,7 +21,7 @@ struct run_options {
     int64_t wait_ms, grace_ms, hold_at_least_ms, max_hold_ms; /* grace_ms -1: not said; max_hold_ms 0: none */
     int conflict_code;                                        /* -1: not said */
     bool shared, kill_at_once, repeat;
-    const char *receipt, *seal; /* NULL: none */
+    const char *receipt, *seal, *metrics_dir; /* NULL: none */
 };
 
 enum run_phase {
@@ -135,7 +135,13 @@ void report_waiting(const struct run *run, int64_t waited_ms, const char *text);
 
 /* receipt.c: one JSON line appended for every outcome. 0, or 125 and the reason was printed. */
 int receipt_open(struct run *run);
-void receipt_write(const struct run *run, const struct run_result *result, int exit_code);
+/* Into the receipt and the metrics. */
+void record_outcome(const struct run *run, const struct run_result *result, int exit_code);
+
+/* metrics.c: counters for Prometheus, in a file that goes on from run to run. */
+/* 0, or 125 and the reason was printed. */
+int metrics_check_dir(const struct run *run);
+void metrics_add_run(const struct run *run, const struct run_result *result, int exit_code);
 
 /* watch.c: finds out what is waited for, while the main thread of the holder waits. */
 struct watcher;

@@ -13,7 +13,8 @@ struct seal;
 int seal_open(const char *text, const char *name, const char *lock_url, struct seal **ret);
 /* Raises the mark of the resource in the name of the process `worker`, which will run `command`. PAWL_OK: it is
  * durable. Else the lock is to be given back, and nothing is started: PAWL_G..., PAWL_E..., with the reason in *error.
- * PAWL_ECANCELLED: cancel_fd became readable meanwhile; the step may still happen until this process ends, which is due. */
+ * PAWL_ECANCELLED: cancel_fd became readable meanwhile; the step may still happen until this process ends, which is
+ * due. */
 int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command, int cancel_fd, pawl_error *error);
 void seal_close(struct seal *seal); /* NULL is allowed */
 #endif

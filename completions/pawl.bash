@@ -2,12 +2,13 @@
 
 _pawl_value() { # OPTION: completes its value; false: it takes none
     case $1 in
-    -u | --url) COMPREPLY=($(compgen -W "file: redis:// rediss:// redis+unix:// redis+sentinel:// mem:" -- "$cur")) ;;
+    -u | --url) COMPREPLY=($(compgen -W "file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:" -- "$cur")) ;;
     --log) COMPREPLY=($(compgen -W "text json" -- "$cur")) ;;
     --for) COMPREPLY=($(compgen -W "efficiency correctness" -- "$cur")) ;;
     --on-lost) COMPREPLY=($(compgen -W "term kill" -- "$cur")) ;;
     --rule) COMPREPLY=($(compgen -W "ge gt seq" -- "$cur")) ;;
     --receipt) COMPREPLY=($(compgen -f -- "$cur")) ;;
+    --metrics-dir) COMPREPLY=($(compgen -d -- "$cur")) ;;
     -t | --ttl | -w | --wait | --timeout | -E | --conflict-exit-code | --label | --grace | --hold-at-least | --max-hold | \
         --seal | --to | --lock | --token | --by | --seq | --why) COMPREPLY=() ;;
     *) return 1 ;;
@@ -46,7 +47,7 @@ _pawl() {
     local lock="-t --ttl --label --for" wait="-w --wait --timeout"
     local take="-n --nb --nonblock --nonblocking --nowait $wait -s --shared -x -e --exclusive -E --conflict-exit-code --max-hold"
     case $verb in
-    run) options="$every $url $lock --json $take --grace --on-lost --hold-at-least --repeat --receipt --seal" ;;
+    run) options="$every $url $lock --json $take --grace --on-lost --hold-at-least --repeat --receipt --metrics-dir --seal" ;;
     hold) options="$every $url $lock --json $take -d --detach" ;;
     release | version) options="$every --json" ;;
     who | ls) options="$every $url --json $wait" ;;

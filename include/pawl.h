@@ -160,6 +160,11 @@ int pawl_init(pawl_client *client, int64_t wait_ms, pawl_error *error);
 /* The same as a text for the service's own tools; static; NULL: nothing to prepare. */
 const char *pawl_init_text(pawl_client *client);
 
+/* Counters and gauges of this process, all clients together, as Prometheus reads them (its text format, UTF-8), ended by
+ * NUL and cut at size. Returns how long the whole is, without the NUL, as snprintf; 0: out of memory. By class of lock, never
+ * by name: order:1 and order:2 are of class order; beyond 100 classes the rest is "other". */
+size_t pawl_metrics(char *text, size_t size);
+
 /* What the promises are here, as JSON; returns PAWL_EINVALID if size is too small. */
 int pawl_guarantees(pawl_client *client, char *json, size_t size, pawl_error *error);
 

@@ -97,6 +97,12 @@ struct pawl_lock {
     int end_code; /* why it failed, or PAWL_ELOST */
     char *end_text;
 
+    struct { /* by observer.c, for pawl_metrics */
+        struct metrics_class *class;
+        int64_t granted_ns, renewed_ns;
+        bool waits, held, over; /* over: how the attempt ended was counted */
+    } seen;
+
     char *about; /* own label; NULL: the client's */
     char name[];
 };
@@ -207,4 +213,5 @@ void event_lost_fd_locked(pawl_lock *lock);
 
 /* observer.c */
 void observe(pawl_lock *lock, int type, int code, const char *text);
+void observe_end(pawl_lock *lock); /* nobody will hear of it any more */
 #endif

@@ -120,6 +120,7 @@ void lock_leave_locked(pawl_lock *l) {
 }
 
 void lock_free(pawl_lock *l, bool forked) {
+    observe_end(l);
     if (l->granted) l->client->be->end(&l->grant, forked);
     int fds[] = {l->wake_fd, l->lost_fd};
     for (int i = 0; i < 2; i++)

@@ -2,6 +2,7 @@
 #include "client.h"
 #include "clock.h"
 #include "export.h"
+#include "metrics.h"
 #include "token.h"
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +23,8 @@ static int ask(pawl_client *c, bool advance, uint64_t to, int64_t wait_ms, pawl_
         error_copy(error, &own);
         return own.code ? own.code : PAWL_EUNREACHABLE;
     }
+    int64_t skew_us = answer.clock_us - clock_wall_us();
+    if (answer.clock_us && c->url->n_hosts) metrics_skew(&process_metrics, c->url->hosts[0].host, skew_us);
     pawl_tokens tokens = {sizeof tokens, (int64_t)answer.last, (int64_t)answer.since, answer.clock_us, "", ""};
     snprintf(tokens.stored, sizeof tokens.stored, "%s", answer.stored);
     snprintf(tokens.answering, sizeof tokens.answering, "%s", answer.answering);

@@ -3,6 +3,7 @@
 #include "about.h"
 #include "clock.h"
 #include "export.h"
+#include "metrics.h"
 #include "module.h"
 #include "token.h"
 #include <inttypes.h>
@@ -201,7 +202,9 @@ static int explain(const pawl_guard *guard, const pawl_guard_write *write, const
     char from[GUARD_BY_MAX + 8] = "";
     if (write->by) snprintf(from, sizeof from, " from %s", write->by);
     switch (code) {
-    case PAWL_GSTALE: return explain_stale(write, found, guard->shown, from, error);
+    case PAWL_GSTALE:
+        metrics_class(&process_metrics, write->lock)->stale++;
+        return explain_stale(write, found, guard->shown, from, error);
     case PAWL_GWRONGLOCK:
         return error_set(error, code, guard->shown,
                          "wrong lock: the resource belongs to lock '%s', not '%s' (token %" PRId64
