@@ -20,6 +20,8 @@ static const struct row {
     {"rediss", "redis", NULL},
     {"redis+unix", "redis", NULL},
     {"redis+sentinel", "redis", NULL},
+    {"redlock", "redlock", NULL},
+    {"redlocks", "redlock", NULL},
     {"postgresql", "postgresql", NULL},
     {"postgres", "postgresql", NULL},
     {"etcd", "etcd", NULL},

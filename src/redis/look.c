@@ -2,27 +2,9 @@
 #include "clock.h"
 #include "redis.h"
 #include "verdict.h"
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-bool value_is_ours(const char *value, size_t length) {
-    if (!value || length < VALUE_ABOUT || value[16] != ':') return false;
-    for (int i = 0; i < VALUE_ABOUT; i++) {
-        if (i == 16) continue;
-        if (i > 16 && i < VALUE_MS ? !isxdigit((unsigned char)value[i]) : !isdigit((unsigned char)value[i]))
-            return false;
-    }
-    return true;
-}
-
-/* The number of `digits` digits at text. */
-static uint64_t number(const char *text, size_t digits) {
-    char copy[24];
-    snprintf(copy, sizeof copy, "%.*s", (int)digits, text);
-    return strtoull(copy, NULL, 10);
-}
 
 static void add(struct bk_session *s, int n, const char *const words[], const char *key, size_t length) {
     struct args a = {.n = 0};
@@ -43,8 +25,8 @@ static enum bk_says answer(struct bk_session *s, struct bk_until until, redisRep
 static bool tell_holder(const char *name, const redisReply *value, int64_t left_ms, bk_each *each, void *data) {
     struct bk_record r = {.name = name, .about = "", .left_ms = left_ms < 0 ? -1 : left_ms};
     if (value_is_ours(value->str, (size_t)value->len)) {
-        r.token = number(value->str, 16);
-        r.since_ms = (int64_t)number(value->str + VALUE_MS, 13);
+        r.token = value_number(value->str, 16);
+        r.since_ms = (int64_t)value_number(value->str + VALUE_MS, 13);
         r.about = value->str + VALUE_ABOUT;
     }
     return each(&r, data);

@@ -136,7 +136,7 @@ enum bk_says place_parse(const struct url *url, struct place *place, pawl_error 
         place->tls = tls && strcmp(tls, "yes") == 0;
         if (tls && !place->tls && strcmp(tls, "no") != 0) return invalid(url, "tls is yes or no", error);
     } else {
-        place->tls = strcmp(url->scheme, "rediss") == 0;
+        place->tls = strcmp(url->scheme, "rediss") == 0 || strcmp(url->scheme, "redlocks") == 0;
     }
     if (local && (url->n_hosts || !*url->path))
         return invalid(url, "a socket is a path: redis+unix:///run/redis/redis.sock", error);
@@ -216,4 +216,20 @@ bool place_name(const struct place *place, const char *key, size_t length, char 
     }
     ret[n] = 0;
     return true;
+}
+
+bool value_is_ours(const char *value, size_t length) {
+    if (!value || length < VALUE_ABOUT || value[16] != ':') return false;
+    for (int i = 0; i < VALUE_ABOUT; i++) {
+        if (i == 16) continue;
+        if (i > 16 && i < VALUE_MS ? !isxdigit((unsigned char)value[i]) : !isdigit((unsigned char)value[i]))
+            return false;
+    }
+    return true;
+}
+
+uint64_t value_number(const char *text, size_t digits) {
+    char copy[24];
+    snprintf(copy, sizeof copy, "%.*s", (int)digits, text);
+    return strtoull(copy, NULL, 10);
 }

@@ -41,4 +41,12 @@ struct keys {
 void place_keys(const struct place *place, const char *name, size_t length, struct keys *ret);
 /* The name in a key, or false: the key is none of a lock. */
 bool place_name(const struct place *place, const char *key, size_t length, char ret[NAME_MAX_BYTES + 1]);
+
+/* The value of a lock: number(16) ':' owner(48) wall clock(13) about. Is it of that form? */
+#define OWNER_CHARS 48
+#define VALUE_MS 65    /* where the wall clock stands, 13 digits */
+#define VALUE_ABOUT 78 /* where about begins; without the clock in a member of the queue, at 48 */
+bool value_is_ours(const char *value, size_t length);
+/* The number of `digits` digits at text. */
+uint64_t value_number(const char *text, size_t digits);
 #endif

@@ -14,7 +14,6 @@
 #define RANK_MS 100    /* and each place in the queue looks that much later than the one before */
 #define POLL_MS 75     /* how often a foreign holder is asked about, or everybody where nothing can be pushed */
 #define GRANT_CHARS 65 /* token(16) ':' owner(48): what a grant is known by */
-#define OWNER_CHARS 48
 
 struct hub;
 struct watch;
@@ -46,10 +45,6 @@ enum bk_says redis_records(struct bk_session *s, const char *name, bk_each *each
                            pawl_error *error);
 enum bk_says redis_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                           pawl_error *error);
-/* Is it of the form that the scripts write? */
-bool value_is_ours(const char *value, size_t length);
-#define VALUE_MS 65    /* where the wall clock stands, 13 digits */
-#define VALUE_ABOUT 78 /* where about begins; without the clock in a member of the queue, at 48 */
 
 /* hub.c */
 

@@ -72,6 +72,24 @@ static const char *redis_url(void) {
     return url;
 }
 
+/* --- redlock: three instances --- */
+
+static struct server instances[3];
+
+static const char *redlock_start(void) {
+    if (access("/usr/bin/redis-server", X_OK)) return "no redis-server here";
+    for (int i = 0; i < 3; i++) server_start_redis(&instances[i], NULL);
+    return NULL;
+}
+static void redlock_stop(void) {
+    for (int i = 0; i < 3; i++) server_stop(&instances[i]);
+}
+static const char *redlock_url(void) {
+    snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?prefix=case%d:", instances[0].port,
+             instances[1].port, instances[2].port, contract_case_number);
+    return url;
+}
+
 /* --- file, a directory for each case --- */
 
 static char file_dir[] = "/tmp/pawl-contract-XXXXXX";
@@ -151,6 +169,7 @@ const struct fixture fixtures[] = {
     {"leased", "mem", mem_start, mem_stop, mem_url, mem_pass, leased_table, NULL},
     {"postgresql", "postgresql", postgres_start, postgres_stop, postgres_url, real_pass, NULL, postgres_settle},
     {"etcd", "etcd", etcd_start, etcd_stop, etcd_url, real_pass, NULL, NULL},
+    {"redlock", "redlock", redlock_start, redlock_stop, redlock_url, real_pass, NULL, NULL},
     {"redis", "redis", redis_start, redis_stop, redis_url, real_pass, NULL, NULL},
     {0},
 };

@@ -1,0 +1,33 @@
+-- Rule: LOCK: where the lock is free, it gets number n = max(counter + 1, hint); the + 1 is essential (models/, b5). The value
+-- is n(16) ':' v(48) wall-clock(13) about, so that SET NX excludes us and is excluded. A repeat of what was granted says the
+-- same number and what is left. Busy: with a member, it enters the queue of those who are told (release.lua).
+-- KEYS lock counter meta queue   ARGV v(48)+ms(13)+about ttl hint id [member score]
+-- Returns 'G' n [left], or {counter, ttl left, place from 0 or -1, value of the holder}, or as admit.lua.
+local L, N, META, Q = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local VALUE, TTL, ID, MEMBER = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+--@include admit.lua
+local v, c = redis.call('GET', L), redis.call('GET', N)
+c = c and math.max(tonumber(c), BASE) or F -- a counter may expire: the floor is above it
+if v then
+  if string.sub(v, 18, 65) == string.sub(VALUE, 1, 48) then return 'G' .. string.sub(v, 1, 16) .. ' ' .. redis.call('PTTL', L) end
+  local place = -1
+  if MEMBER then -- a repeat keeps its place
+    redis.call('ZADD', Q, 'NX', ARGV[6], MEMBER)
+    redis.call('PEXPIRE', Q, 120000) -- longer than any waiter looks away
+    place = redis.call('ZRANK', Q, MEMBER)
+  end
+  return {string.format('%d', c), redis.call('PTTL', L), place, v}
+end
+local h = tonumber(ARGV[3])
+if h > F + 1048576 then -- any hint is safe; one beyond reason would waste the numbers
+  local t = redis.call('TIME')
+  if h > t[1] * 1000000 + 86400000000 then h = 0 end
+end
+local n = math.max(c + 1, h)
+if n >= 9007199254740800 then error('PAWLEXHAUSTED') end
+if n > F then redis.call('SETRANGE', META, 0, string.format('%016d', n + 127)) end -- ahead: one write for many numbers
+n = string.format('%016d', n)
+redis.call('SET', N, n, 'PX', 86400000)
+redis.call('SET', L, n .. ':' .. VALUE, 'PX', TTL)
+if MEMBER then redis.call('ZREM', Q, MEMBER) end
+return 'G' .. n

@@ -1,0 +1,53 @@
+/* peer.h: one connection to one instance, that never blocks: dialled, greeted and asked while others are. A reply that
+ * nobody waits for any more is still owed to us; it is counted, and dropped when it comes. */
+#ifndef REDLOCK_PEER_H
+#define REDLOCK_PEER_H
+#include "redis/greet.h"
+#include "redis/script.h"
+#include "resolve.h"
+
+#define EPOCH_CHARS 33 /* number(16) '.' run(16) */
+#define ID_CHARS 74    /* epoch ' ' run id(40): by what the scripts admit us (admit.lua) */
+#define PEER_OWED 512  /* so many replies may be owed; a peer that owes more is asked nothing */
+
+enum peer_state { PEER_CLOSED, PEER_DIALLING, PEER_GREETING, PEER_READY };
+
+struct peer {
+    const struct place *place;
+    const struct url_host *host;
+    char node[128];
+    enum peer_state state;
+    struct wire wire; /* fd -1 unless GREETING or READY */
+    int fd;           /* while DIALLING; else -1 */
+    struct resolved resolved;
+    int address; /* of which it is dialled */
+    struct greeting greeting;
+    char id[ID_CHARS + 1];       /* run id as greeted; the epoch is what this session asks in */
+    char epoch[EPOCH_CHARS + 1]; /* of the instance, as it said last; "": none */
+    bool lost;                   /* it does not vote: it has no memory, or not its own */
+    bool empty;                  /* and nothing is left of it */
+    bool refused;                /* not to be asked: a replica, a wrong password, ... */
+    unsigned known;              /* scripts that it has got, one bit each */
+    int owed, stale;             /* replies that will come; those of them that nobody waits for */
+    int64_t retry_ns;            /* CLOSED: not dialled again before */
+    int64_t backoff_ms;
+    pawl_error why; /* the last trouble */
+};
+
+void peer_init(struct peer *p, const struct place *place, const struct url_host *host);
+/* CLOSED and due: begins to dial. Looking a name up may take until `until`; the rest is peer_step's. */
+void peer_dial(struct peer *p, struct bk_until until);
+/* What poll is to wait for; -1: nothing. */
+int peer_fd(const struct peer *p, short *ret_events);
+/* Goes on dialling or greeting as far as it can. */
+void peer_step(struct peer *p, struct bk_until until);
+/* Puts a question into the socket; script NULL: args are a command as it is. false: not sent, for the peer owes too
+ * much, or it is closed now. */
+bool peer_ask(struct peer *p, const struct script *script, struct args *a, int keys);
+/* YES: *ret is the next reply that is not stale; NO: none yet; FAULT: the peer is closed now. */
+enum bk_says peer_hear(struct peer *p, redisReply **ret);
+void peer_close(struct peer *p, bool quiet);
+
+/* The scripts of this folder and their bits in `known`. */
+extern const struct script script_lock, script_seal, script_prove, script_seed; /* and script_release */
+#endif

@@ -1,0 +1,119 @@
+/* redlock.h: what the files of this backend share. Reading order: lock.lua, seal.lua, take.c, round.c, peer.c; then
+ * admit.lua, seed.lua, seed.c.
+ *
+ * A session is one connection to each of N independent Redis instances. A lock is held by whoever has its value at a
+ * quorum of them; its token is a number that a quorum has sealed: no instance of that quorum ever gives the same or a
+ * lower one. Any two quorums meet, so tokens are unique, and rise, whatever clocks do (models/README.md; the argument
+ * is in docs/redlock.md). */
+#ifndef REDLOCK_REDLOCK_H
+#define REDLOCK_REDLOCK_H
+#include "about.h"
+#include "peer.h"
+#include <stdatomic.h>
+
+#define PEERS_MAX 15
+#define BASE_CHARS 44 /* of an owner: what all its attempts have in common */
+#define LOOK_MS 5000  /* no waiter looks away for longer, whatever the instances said */
+#define POLL_MS 75    /* how often is asked where nobody tells */
+#define RANK_MS 100   /* and each place in the queue looks that much later than the one before */
+
+struct hub;
+struct bk {
+    struct place place;
+    int n, quorum;
+    int64_t timeout_ms;          /* for one instance; 0: a twentieth of the ttl */
+    bool durable;                /* an instance that was restarted with its data has lost nothing */
+    char client_id[17];          /* the first of every owner value, and the hub's channel */
+    _Atomic uint64_t seen;       /* the highest number that any instance told */
+    atomic_bool slow[PEERS_MAX]; /* did not answer in time lately: nobody waits for it while others will do */
+    struct hub *hub;
+};
+
+/* One question to many instances; its args live until the round is over. */
+struct question {
+    const struct script *script;
+    struct args args;
+    int keys;
+    int id_arg; /* the argument that is each peer's id; 0: none */
+};
+typedef uint32_t peers; /* a set of instances */
+
+struct bk_session {
+    struct bk *bk;
+    char epoch[EPOCH_CHARS + 1]; /* of its questions: the highest that an instance told */
+    const char *verb, *name;     /* for errors */
+    struct question *question;
+    peers asked, sent, heard, failed, redialled;
+    peers reached;       /* it was sent there, if only on a connection that broke */
+    int enough;          /* so many answers will do, if the others are slow: a quorum, unless set after round_start */
+    int64_t seed_ns;     /* seed does not try again before */
+    int64_t patience_ns; /* until then for the slower ones, if a quorum has answered */
+    struct bk_until until;
+    struct peer peers[];
+};
+
+/* --- round.c --- */
+
+/* Puts the question to those instances. What is still owed for earlier ones is stale from now on. */
+void round_start(struct bk_session *s, struct question *q, peers whom, int64_t ttl_ms, struct bk_until until);
+/* YES: instance *ret_i replied. NO: nobody is left for whom it is worth waiting; s->until.at_ns passed or the cancel
+ * descriptor is readable if round_cut says so. */
+enum bk_says round_next(struct bk_session *s, int *ret_i, redisReply **ret);
+bool round_cut(const struct bk_session *s, pawl_error *error);
+static inline peers everybody(const struct bk_session *s) { return (1u << s->bk->n) - 1; }
+/* Fills the error: a quorum did not answer; each instance and its fault is named. */
+void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error);
+/* A reply of admit.lua, noted at the peer: it does not vote in our epoch. *ret_newer: it is in a later one, which the
+ * session now asks in. */
+bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *ret_newer);
+void adopt_epoch(struct bk_session *s, const char *epoch);
+/* An instance that is behind takes our epoch; nobody waits for it. */
+void round_level(struct bk_session *s, peers behind);
+
+/* --- texts of a question --- */
+
+struct names {
+    struct keys keys;
+    char counter[KEY_SIZE];
+};
+void names_of(const struct bk *bk, const struct bk_claim *claim, struct names *ret);
+/* The value of attempt k of an owner, 48 characters: random, another one for each attempt. */
+void attempt_text(const struct bk *bk, const unsigned char owner[16], unsigned k, char ret[OWNER_CHARS + 1]);
+/* A claim's tag while it waits, and for good: which attempt it is at, and when it came. */
+static inline unsigned claim_attempt(const struct bk_claim *c) { return (unsigned)((uintptr_t)c->of & 0xffff); }
+
+struct grant { /* of a bk_grant */
+    char epoch[EPOCH_CHARS + 1], value[OWNER_CHARS + 1];
+};
+
+/* --- take.c --- */
+
+enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, struct bk_until until,
+                          struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error);
+
+/* --- seed.c --- */
+
+/* Begins where nothing ever was, or gives those that lost their memory a vote again; does nothing if all is well, or
+ * if it cannot. */
+void seed(struct bk_session *s, struct bk_until until);
+enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *error);
+enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until,
+                            struct bk_tokens *ret, pawl_error *error);
+
+/* --- look.c --- */
+
+enum bk_says redlock_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                             pawl_error *error);
+
+/* --- redlock.c --- */
+
+enum bk_says redlock_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);
+void redlock_drop(struct bk_session *s, bool forked);
+
+/* --- hub.c --- */
+
+enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);
+int hub_fd(struct bk *bk);
+enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error);
+void hub_close(struct bk *bk, bool forked);
+#endif

@@ -1,0 +1,194 @@
+/* round.c: one question to many instances at once. It is over as soon as whoever asked knows enough, and never waits
+ * for the slow ones while a quorum has answered: for each of them once, for its time limit, and not again before it has
+ * caught up. */
+#include "clock.h"
+#include "redis/verdict.h"
+#include "redlock.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TIMEOUT_LEAST_MS 5
+#define TIMEOUT_MOST_MS 50
+
+static bool in(peers set, int i) { return set >> i & 1; }
+static peers one(int i) { return 1u << i; }
+
+static int64_t timeout_ms(const struct bk *bk, int64_t ttl_ms) {
+    if (bk->timeout_ms) return bk->timeout_ms;
+    int64_t ms = ttl_ms / 20;
+    return ms < TIMEOUT_LEAST_MS ? TIMEOUT_LEAST_MS : ms > TIMEOUT_MOST_MS ? TIMEOUT_MOST_MS : ms;
+}
+
+static void ask(struct bk_session *s, int i) {
+    struct peer *p = &s->peers[i];
+    struct question *q = s->question;
+    if (q->id_arg) {
+        memcpy(p->id, s->epoch, EPOCH_CHARS);
+        q->args.value[q->id_arg] = p->id;
+        q->args.length[q->id_arg] = ID_CHARS;
+    }
+    if (peer_ask(p, q->script, &q->args, q->keys)) s->sent |= one(i), s->reached |= one(i);
+    else if (p->state == PEER_READY) s->failed |= one(i); /* it owes us too much */
+}
+
+void round_start(struct bk_session *s, struct question *q, peers whom, int64_t ttl_ms, struct bk_until until) {
+    s->question = q;
+    s->asked = whom;
+    s->sent = s->heard = s->failed = s->redialled = s->reached = 0;
+    s->enough = s->bk->quorum;
+    s->until = until;
+    s->patience_ns = clock_after_ms(clock_now_ns(), timeout_ms(s->bk, ttl_ms));
+    for (int i = 0; i < s->bk->n; i++) {
+        s->peers[i].stale = s->peers[i].owed;
+        if (in(whom, i) && s->peers[i].state == PEER_READY) ask(s, i);
+    }
+}
+
+/* Goes on with one instance; true: it replied. */
+static bool go_on(struct bk_session *s, int i, redisReply **ret) {
+    struct peer *p = &s->peers[i];
+    for (;;) {
+        if (p->state == PEER_CLOSED) {
+            s->sent &= ~one(i);
+            if (in(s->redialled, i) || clock_now_ns() < p->retry_ns) {
+                s->failed |= one(i);
+                return false;
+            }
+            s->redialled |= one(i);
+            struct bk_until short_time = s->until; /* for a name server that does not answer */
+            if (short_time.at_ns > s->patience_ns) short_time.at_ns = s->patience_ns;
+            peer_dial(p, short_time);
+        }
+        peer_step(p, s->until);
+        if (p->state == PEER_READY && !in(s->sent, i)) ask(s, i);
+        if (in(s->failed, i)) return false;
+        enum bk_says says = peer_hear(p, ret);
+        if (says == BK_NO && p->state != PEER_CLOSED) return false;
+        if (says != BK_YES) continue;
+        if ((*ret)->type == REDIS_REPLY_ERROR && verdict_is((*ret)->str, "NOSCRIPT")) {
+            freeReplyObject(*ret);
+            *ret = NULL;
+            p->known = 0;
+            s->sent &= ~one(i);
+            continue;
+        }
+        s->heard |= one(i);
+        p->why.code = PAWL_OK;
+        if (p->stale == 0) atomic_store_explicit(&s->bk->slow[i], false, memory_order_relaxed);
+        return true;
+    }
+}
+
+/* Those that have not answered; *ret_worth: some of them are not known to be slow. */
+static peers missing(const struct bk_session *s, bool *ret_worth) {
+    peers left = s->asked & ~(s->heard | s->failed);
+    *ret_worth = false;
+    for (int i = 0; i < s->bk->n; i++)
+        if (in(left, i) && !atomic_load_explicit(&s->bk->slow[i], memory_order_relaxed)) *ret_worth = true;
+    return left;
+}
+
+static void call_slow(struct bk_session *s, peers late) {
+    for (int i = 0; i < s->bk->n; i++) {
+        if (!in(late, i)) continue;
+        atomic_store_explicit(&s->bk->slow[i], true, memory_order_relaxed);
+        error_set(&s->peers[i].why, PAWL_EUNREACHABLE, s->peers[i].node, "%s: does not answer", s->peers[i].node);
+    }
+}
+
+/* 1: something came; 0: the time is over; -1: cancelled. */
+static int wait(struct bk_session *s, peers left, int64_t at_ns) {
+    struct pollfd fds[PEERS_MAX + 1];
+    nfds_t n = 0;
+    for (int i = 0; i < s->bk->n; i++)
+        if (in(left, i)) {
+            fds[n].fd = peer_fd(&s->peers[i], &fds[n].events);
+            fds[n++].revents = 0;
+        }
+    fds[n] = (struct pollfd){.fd = s->until.cancel_fd, .events = POLLIN};
+    int64_t now = clock_now_ns();
+    if (now >= at_ns) return 0;
+    if (poll(fds, n + 1, clock_poll_ms(now, at_ns)) < 0) return errno == EINTR ? 1 : -1;
+    return fds[n].revents ? -1 : 1;
+}
+
+enum bk_says round_next(struct bk_session *s, int *ret_i, redisReply **ret) {
+    for (;;) {
+        bool worth;
+        for (int i = 0; i < s->bk->n; i++) {
+            if (!in(s->asked & ~(s->heard | s->failed), i) || !go_on(s, i, ret)) continue;
+            *ret_i = i;
+            return BK_YES;
+        }
+        bool enough = __builtin_popcount(s->heard) >= s->enough;
+        peers left = missing(s, &worth);
+        if (!left || (enough && !worth)) return BK_NO;
+        int64_t at_ns = enough && s->patience_ns < s->until.at_ns ? s->patience_ns : s->until.at_ns;
+        int result = wait(s, left, at_ns);
+        if (result == 1) continue;
+        if (result == 0 && clock_now_ns() >= s->patience_ns) call_slow(s, left);
+        return BK_NO;
+    }
+}
+
+bool round_cut(const struct bk_session *s, pawl_error *error) {
+    struct pollfd cancel = {.fd = s->until.cancel_fd, .events = POLLIN};
+    if (s->until.cancel_fd < 0 || poll(&cancel, 1, 0) <= 0) return false;
+    error_set(error, PAWL_ECANCELLED, NULL, "%s '%s': cancelled", s->verb, s->name);
+    return true;
+}
+
+/* --- who does not vote --- */
+
+void adopt_epoch(struct bk_session *s, const char *epoch) {
+    if (strncmp(epoch, s->epoch, 16) > 0) memcpy(s->epoch, epoch, EPOCH_CHARS);
+}
+
+bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *ret_newer) {
+    struct peer *p = &s->peers[i];
+    char what = reply->type == REDIS_REPLY_STRING && reply->len ? reply->str[0] : 0;
+    if (what == 'U' || what == 'R') {
+        p->lost = true;
+        p->empty = what == 'U';
+        error_set(&p->why, PAWL_EUNSAFE, p->node,
+                  what == 'U' ? "%s: has lost its memory and does not vote"
+                              : "%s: was restarted or promoted and does not vote",
+                  p->node);
+        return true;
+    }
+    if (what == 'E' && reply->len == 1 + EPOCH_CHARS) {
+        memcpy(p->epoch, reply->str + 1, EPOCH_CHARS);
+        p->lost = false;
+        *ret_newer = *ret_newer || strncmp(p->epoch, s->epoch, 16) > 0;
+        error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: is in another epoch", p->node);
+        return true;
+    }
+    p->lost = false;
+    memcpy(p->epoch, s->epoch, EPOCH_CHARS);
+    return false;
+}
+
+void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error) {
+    char faults[360] = "";
+    int lost = 0, code = PAWL_EUNREACHABLE, denied = 0;
+    size_t used = 0;
+    const char *quote = *s->name ? "'" : "", *space = *s->name ? " " : "";
+    for (int i = 0; i < s->bk->n; i++) {
+        const struct peer *p = &s->peers[i];
+        if (!p->why.code) continue;
+        lost += p->state == PEER_READY && p->lost;
+        denied += p->why.code == PAWL_EDENIED;
+        const char *text = p->why.text;
+        if (strncmp(text, "cannot connect to ", 18) == 0) text += 18;
+        int room = (int)(sizeof faults - used), most = 340 / s->bk->n;
+        int n = snprintf(faults + used, (size_t)room, "%s%.*s", used ? "; " : "", most, text);
+        used += (size_t)(n < room ? n : room - 1);
+    }
+    if (s->bk->n - lost < s->bk->quorum) code = PAWL_EUNSAFE;
+    else if (s->bk->n - denied < s->bk->quorum) code = PAWL_EDENIED;
+    error_set(error, code, NULL, "%s%s%s%s%s: no quorum: %d of %d instances answer, %d are needed: %s%s", s->verb,
+              space, quote, s->name, quote, answered, s->bk->n, s->bk->quorum, faults,
+              code == PAWL_EUNSAFE ? ". Say where the tokens go on: pawl init --floor" : "");
+}

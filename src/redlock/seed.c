@@ -1,0 +1,245 @@
+/* seed.c: how instances come to vote, and come to it again after they lost their memory. seed.lua has the steps and why
+ * they are in that order; here is who takes them.
+ *
+ * First start: all instances can be reached and none ever had anything: they begin at the wall clock. Re-seeding: a
+ * quorum votes, others have lost their memory: those begin above all that the quorum ever gave. Whatever was asked in
+ * the epoch before is over then, holds included, at their next renewal: on an instance that was rolled back an old lock
+ * may have come back. Less than a quorum: nobody but an operator can say where the numbers go on. */
+#include "clock.h"
+#include "random.h"
+#include "redis/verdict.h"
+#include "redlock.h"
+#include "token.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MARK_SIZE 192
+#define TTL_MS 1000 /* of these questions, for the time limit of an instance: a twentieth of it */
+
+struct step { /* one question of seed.lua, and its answers */
+    struct bk_session *s;
+    const char *what, *mark;
+    uint64_t floor;
+    struct answer {
+        bool came, done, votes;
+        uint64_t floor, base;
+        int64_t clock_us;
+        char mark[MARK_SIZE], epoch[EPOCH_CHARS + 1];
+    } answers[PEERS_MAX];
+};
+
+static void hear(struct step *step, int i, const redisReply *r) {
+    struct peer *p = &step->s->peers[i];
+    struct answer *a = &step->answers[i];
+    bool fine = r->type == REDIS_REPLY_ARRAY && r->elements == 5;
+    for (size_t k = 1; fine && k < 5; k++) fine = r->element[k]->str;
+    if (!fine) {
+        verdict(&p->wire, r->str ? r->str : "an answer of another form than the script gives", &p->why);
+        return;
+    }
+    const redisReply *meta = r->element[1];
+    bool whole = meta->len > ID_CHARS + 34;
+    *a = (struct answer){.came = true, .done = r->element[0]->integer == 1, .votes = r->element[2]->str[0] == 'V'};
+    a->floor = whole ? value_number(meta->str, 16) : 0;
+    a->base = whole ? value_number(meta->str + 17, 16) : 0;
+    a->clock_us = strtoll(r->element[3]->str, NULL, 10);
+    snprintf(a->mark, sizeof a->mark, "%s", r->element[4]->str);
+    snprintf(a->epoch, sizeof a->epoch, "%.*s", EPOCH_CHARS, whole ? meta->str + 34 : "");
+    memcpy(p->epoch, a->epoch, sizeof p->epoch);
+    p->lost = !a->votes;
+    p->empty = !whole;
+}
+
+/* Asks those; returns how many did it. */
+static int ask(struct step *step, peers whom, struct bk_until until) {
+    struct bk_session *s = step->s;
+    struct question q = {.script = &script_seed, .keys = 2, .id_arg = 6, .args.n = 3};
+    char meta[PREFIX_MAX + 8], mark[PREFIX_MAX + 16], wall[24], floor[24];
+    int done = 0, i;
+    for (i = 0; i < s->bk->n; i++) step->answers[i].came = step->answers[i].done = false;
+    snprintf(meta, sizeof meta, "%s%%r", s->bk->place.prefix);
+    snprintf(mark, sizeof mark, "%s%%r:mark", s->bk->place.prefix);
+    snprintf(wall, sizeof wall, "%lld", (long long)(clock_wall_us() / 1000));
+    snprintf(floor, sizeof floor, "%llu", (unsigned long long)step->floor);
+    arg_text(&q.args, meta);
+    arg_text(&q.args, mark);
+    arg_text(&q.args, step->what);
+    arg(&q.args, "", 0);
+    arg_text(&q.args, wall);
+    arg_text(&q.args, step->mark ? step->mark : "");
+    arg_text(&q.args, floor);
+    round_start(s, &q, whom, TTL_MS, until);
+    for (redisReply *reply; round_next(s, &i, &reply) == BK_YES; freeReplyObject(reply)) {
+        hear(step, i, reply);
+        done += step->answers[i].done;
+    }
+    return done;
+}
+
+static void name_epoch(struct bk_session *s, uint64_t count) {
+    unsigned char run[8];
+    random_bytes(run, sizeof run);
+    snprintf(s->epoch, sizeof s->epoch, "%016llu.", (unsigned long long)count);
+    random_hex(run, sizeof run, s->epoch + 17);
+}
+
+static uint64_t now_at_least(uint64_t floor) {
+    int64_t now = clock_wall_us();
+    return now > 0 && (uint64_t)now > floor ? (uint64_t)now : floor;
+}
+
+/* Each with its own mark. Returns how many begin to vote. */
+static int seed_marked(struct bk_session *s, const struct step *prepared, uint64_t floor, struct bk_until until) {
+    struct step step = {.s = s, .what = "S", .floor = floor};
+    int done = 0;
+    for (int i = 0; i < s->bk->n; i++) {
+        if (!prepared->answers[i].done) continue;
+        step.mark = prepared->answers[i].mark;
+        done += ask(&step, 1u << i, until);
+    }
+    return done;
+}
+
+/* All are there and none has anything. Everybody who begins takes the same epoch: it does not matter who seeds whom. */
+static void begin(struct bk_session *s, struct bk_until until) {
+    struct step prepare = {.s = s, .what = "P"};
+    memset(s->epoch, '0', EPOCH_CHARS);
+    s->epoch[15] = '1';
+    s->epoch[16] = '.';
+    if (ask(&prepare, everybody(s), until) == s->bk->n) seed_marked(s, &prepare, now_at_least(0), until);
+}
+
+/* One after the other, so that of two who try the second stops at the first instance. Returns how many took it. */
+static int bump(struct bk_session *s, peers voters, struct bk_until until, uint64_t *ret_floor) {
+    struct step step = {.s = s, .what = "B"};
+    int done = 0;
+    *ret_floor = 0;
+    for (int i = 0; i < s->bk->n; i++) {
+        if (!(voters >> i & 1)) continue;
+        if (ask(&step, 1u << i, until) == 1) {
+            done++;
+            if (step.answers[i].floor > *ret_floor) *ret_floor = step.answers[i].floor;
+        } else if (step.answers[i].came) {
+            return 0;
+        }
+    }
+    return done;
+}
+
+static void seed_again(struct bk_session *s, peers voters, peers lost, uint64_t count, uint64_t floor_of_operator,
+                       struct bk_until until) {
+    struct step prepare = {.s = s, .what = "P"};
+    uint64_t floor;
+    int needed = floor_of_operator ? __builtin_popcount(voters) : s->bk->quorum;
+    name_epoch(s, count + 1);
+    if (lost && ask(&prepare, lost, until) == 0) lost = 0;
+    if (bump(s, voters, until, &floor) < needed || !lost) return;
+    floor += TOKEN_LEAP;
+    if (floor < floor_of_operator) floor = floor_of_operator;
+    seed_marked(s, &prepare, now_at_least(floor), until);
+}
+
+/* How the instances stand, as far as they told. */
+struct standing {
+    int ready, empty;
+    peers voters, lost, kept; /* kept: lost, but with data */
+    bool split;               /* two epochs of one number: whoever made them stopped half-way */
+    uint64_t count;           /* of the highest epoch */
+};
+
+static struct standing stand(const struct bk_session *s) {
+    struct standing st = {0};
+    for (int i = 0; i < s->bk->n; i++) {
+        const struct peer *p = &s->peers[i];
+        if (p->state != PEER_READY) continue;
+        st.ready++;
+        st.empty += p->empty;
+        if (p->lost) st.lost |= 1u << i;
+        else st.voters |= 1u << i;
+        if (p->lost && !p->empty) st.kept |= 1u << i;
+        if (!p->lost && strncmp(p->epoch, s->epoch, 16) == 0 && strcmp(p->epoch, s->epoch) != 0) st.split = true;
+        uint64_t count = value_number(p->epoch, 16);
+        if (count > st.count) st.count = count;
+    }
+    return st;
+}
+
+static void adopt_all(struct bk_session *s) {
+    memset(s->epoch, '0', EPOCH_CHARS);
+    s->epoch[16] = '.';
+    for (int i = 0; i < s->bk->n; i++)
+        if (s->peers[i].state == PEER_READY && !s->peers[i].lost) adopt_epoch(s, s->peers[i].epoch);
+}
+
+void seed(struct bk_session *s, struct bk_until until) {
+    struct standing st = stand(s);
+    if ((!st.lost && !st.split) || clock_now_ns() < s->seed_ns) return;
+    if (s->bk->durable && st.kept) {
+        struct step trust = {.s = s, .what = "T"};
+        ask(&trust, st.kept, until);
+        adopt_all(s);
+        st = stand(s);
+        if (!st.lost && !st.split) return;
+    }
+    if (st.empty == s->bk->n) begin(s, until);
+    else if (__builtin_popcount(st.voters) >= s->bk->quorum) seed_again(s, st.voters, st.lost, st.count, 0, until);
+    adopt_all(s);
+    s->seed_ns = clock_after_ms(clock_now_ns(), random_between(20, 500)); /* of two who try, one is first then */
+}
+
+void round_level(struct bk_session *s, peers behind) {
+    struct step step = {.s = s, .what = "B"};
+    ask(&step, behind, s->until);
+}
+
+enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *error) {
+    struct bk_session *s;
+    enum bk_says says = redlock_connect(bk, until, &s, error);
+    if (says != BK_YES) return says;
+    s->verb = "preparing";
+    seed(s, until);
+    struct standing st = stand(s);
+    if (__builtin_popcount(st.voters) < bk->quorum) {
+        for (int i = 0; i < bk->n; i++)
+            if (s->peers[i].state == PEER_READY && s->peers[i].lost)
+                error_set(&s->peers[i].why, PAWL_EUNSAFE, s->peers[i].node, "%s: has lost its memory",
+                          s->peers[i].node);
+        round_no_quorum(s, __builtin_popcount(st.voters), error);
+        says = BK_FAULT;
+    }
+    redlock_drop(s, false);
+    return says;
+}
+
+enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until,
+                            struct bk_tokens *ret, pawl_error *error) {
+    struct step step = {.s = s, .what = "L"};
+    struct bk_tokens t = {0};
+    int votes = 0, n = s->bk->n;
+    s->verb = advance ? "advancing the tokens" : "reading the tokens";
+    s->name = "";
+    seed(s, until);
+    for (int i = 0; i < 1 + advance; i++) {
+        ask(&step, everybody(s), until);
+        votes = 0;
+        for (int k = 0; k < n; k++) {
+            const struct answer *a = &step.answers[k];
+            if (!a->came || !a->votes || (i == 1 && !a->done)) continue;
+            votes++;
+            if (a->floor > t.last) t.last = a->floor;
+            if (a->base > t.since) t.since = a->base;
+            if (!t.clock_us) t.clock_us = a->clock_us;
+        }
+        if (votes < s->bk->quorum) {
+            if (!round_cut(s, error)) round_no_quorum(s, votes, error);
+            return BK_UNKNOWN;
+        }
+        step.what = "A";
+        step.floor = now_at_least(t.last + TOKEN_LEAP > to ? t.last + TOKEN_LEAP : to);
+    }
+    snprintf(t.stored, sizeof t.stored, "epoch %.*s", EPOCH_CHARS, s->epoch);
+    memcpy(t.answering, t.stored, sizeof t.answering);
+    *ret = t;
+    return BK_YES;
+}
