@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""readme.py README: runs every console block of README in one shell on a terminal and compares what it prints, numbers,
+"""pages.py PAGE: runs every console block of a page (README, docs/TUTORIAL.md) in one shell on a terminal and compares what it prints, numbers,
 times and names of people and machines masked; then compiles and runs the C program. TAP, one case a block.
 
 Needs PATH with pawl in it, PAWL_TEST_REDIS (with-server redis), BUILD and SOURCE (meson's directories).
@@ -109,6 +109,7 @@ def c_program(program, folder):
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
+    page = os.path.basename(sys.argv[1])
     text = text.replace("redis://localhost", os.environ["PAWL_TEST_REDIS"])
     console, programs = blocks(text, "console"), blocks(text, "c")
     print(f"1..{len(console) + len(programs)}")
@@ -122,13 +123,13 @@ def main():
                 if shown != expected:
                     wrong += [f"# $ {command}"] + [f"# - {line}" for line in expected] + [f"# + {line}" for line in shown]
             bad += bool(wrong)
-            print(f"{'not ok' if wrong else 'ok'} {number} - README: {block[0][2:]}", *wrong, sep="\n", flush=True)
+            print(f"{'not ok' if wrong else 'ok'} {number} - {page}: {block[0][2:]}", *wrong, sep="\n", flush=True)
         shell.end()
         for number, program in enumerate(programs, len(console) + 1):
             done = c_program(program, folder)
             good = done.returncode == 0 and re.fullmatch(r"token \d{10,}\n", done.stdout)
             bad += not good
-            print(f"{'ok' if good else 'not ok'} {number} - README: the C program prints a token", flush=True)
+            print(f"{'ok' if good else 'not ok'} {number} - {page}: the C program prints a token", flush=True)
             if not good:
                 print(f"# {done}")
     return 1 if bad else 0
