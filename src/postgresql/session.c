@@ -88,10 +88,21 @@ static long long most(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Of a host that vanished, this end must know first: we probe from ttl/3 on and give up at 2/3, the server (greeting)
  * from ttl/2 on until the ttl, both each second; a probe more where a ttl below 3 s leaves no second between the two.
  *
- * Every parameter that has a default is passed, so that libpq need not look into the environment for it. */
+ * libpq looks into the environment for what is not given: each parameter is, if only as empty, which an array cannot
+ * say but a connection string in the place of the database's name can. Unless a service file is to say what is missing.
+ */
 static int parameters(const struct bk *bk, const struct targets *t, const char *keys[], const char *values[],
-                      char numbers[2][24]) {
+                      char numbers[2][24], char empty[1024]) {
     int n = 0;
+    bool service = given(bk, "service");
+    *empty = 0;
+    for (const PQconninfoOption *o = bk->dsn; o->keyword && !service; o++)
+        if (strcmp(o->keyword, "service") != 0) {
+            size_t length = strlen(empty);
+            snprintf(empty + length, 1024 - length, "%s='' ", o->keyword);
+        }
+    keys[n] = "dbname";
+    values[n++] = empty;
     snprintf(numbers[0], 24, "%lld", most(bk->ttl_ms / 3000, 1));
     snprintf(numbers[1], 24, "%lld", most(bk->ttl_ms * 2 / 3, 1000));
     static _Thread_local char user[64];
@@ -111,6 +122,7 @@ static int parameters(const struct bk *bk, const struct targets *t, const char *
                                   {"tcp_user_timeout", numbers[1]}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         if (strcmp(own[i][0], "hostaddr") == 0 && given(bk, "hostaddr")) continue;
+        if (i < 3 && service && !given(bk, "host")) continue;
         keys[n] = own[i][0];
         values[n++] = own[i][1];
     }
@@ -118,7 +130,10 @@ static int parameters(const struct bk *bk, const struct targets *t, const char *
         bool done = strcmp(o->keyword, "connect_timeout") == 0;
         for (size_t i = 0; i < sizeof own / sizeof *own; i++) done = done || strcmp(o->keyword, own[i][0]) == 0;
         if (done && strcmp(o->keyword, "hostaddr") != 0) continue;
-        const char *value = o->val && *o->val ? o->val : strcmp(o->keyword, "user") == 0 ? user : o->compiled;
+        const char *value = o->val && *o->val                 ? o->val
+                            : service                         ? NULL
+                            : strcmp(o->keyword, "user") == 0 ? user
+                                                              : o->compiled;
         if (!value || !*value) continue;
         keys[n] = o->keyword;
         values[n++] = value;
@@ -240,12 +255,12 @@ static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until
                                       pawl_error *error) {
     struct targets targets = {"", "", ""};
     const char *keys[MOST_PARAMETERS], *values[MOST_PARAMETERS];
-    char numbers[2][24];
-    enum bk_says says = find_targets(bk, until, &targets, error);
+    char numbers[2][24], empty[1024];
+    enum bk_says says = given(bk, "service") && !given(bk, "host") ? BK_YES : find_targets(bk, until, &targets, error);
     if (says != BK_YES) return says;
-    parameters(bk, &targets, keys, values, numbers);
+    parameters(bk, &targets, keys, values, numbers, empty);
     struct bk_session *s = calloc(1, sizeof *s);
-    if (s) *s = (struct bk_session){.bk = bk, .conn = PQconnectStartParams(keys, values, 0)};
+    if (s) *s = (struct bk_session){.bk = bk, .conn = PQconnectStartParams(keys, values, 1)};
     if (!s || !s->conn) {
         free(s);
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
