@@ -4,10 +4,10 @@
 -- COLLATE "C": a name is hashed by its bytes, whatever the collation of the column that it came from.
 CREATE OR REPLACE FUNCTION pawl.key(name text, key text DEFAULT 'hashtextextended', OUT id bigint, OUT class integer,
                                     OUT obj integer) LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE n text COLLATE "C" := name; part text COLLATE "C"; bytes bytea := convert_to(name, 'UTF8'); parts integer[];
-  h numeric; c bigint; i integer := 0; more integer;
+DECLARE n text COLLATE "C" := name; part text COLLATE "C"; bytes bytea; parts integer[]; h numeric; c bigint; i integer := 0;
+  more integer;
 BEGIN
-  IF name IS NULL OR length(bytes) NOT BETWEEN 1 AND 512 THEN
+  IF name IS NULL OR octet_length(name) NOT BETWEEN 1 AND 512 THEN
     RAISE EXCEPTION 'pawl: a lock''s name has 1 to 512 bytes' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   CASE key
@@ -29,6 +29,7 @@ BEGIN
     class := parts[1];
     obj := parts[2];
   WHEN 'fnv1a63' THEN
+    bytes := convert_to(name, 'UTF8');
     h := 14695981039346656037;
     FOR i IN 0 .. length(bytes) - 1 LOOP
       c := mod(h, 256);
@@ -36,6 +37,7 @@ BEGIN
     END LOOP;
     id := mod(h, 9223372036854775808);
   WHEN 'java31' THEN
+    bytes := convert_to(name, 'UTF8');
     id := 0;
     WHILE i < length(bytes) LOOP
       c := get_byte(bytes, i);
@@ -86,35 +88,40 @@ $$ SELECT string_agg(DISTINCT format('process %s, user %s, application %s', l.pi
 -- statement is the whole query).
 CREATE OR REPLACE FUNCTION pawl.check_transaction() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+  IF current_setting('transaction_isolation') NOT LIKE 'read%' THEN
     RAISE EXCEPTION 'pawl: take the lock in READ COMMITTED: the snapshot of this transaction may be older than the lock'
       USING ERRCODE = 'PW005';
   END IF;
-  IF transaction_timestamp() = statement_timestamp() AND current_query() ~* 'pawl"?\s*\.\s*"?(try_)?lock(_shared)?"?\s*\('
-     AND current_query() !~ ';\s*\S' THEN
+  IF transaction_timestamp() = statement_timestamp() AND current_query() !~ ';\s*\S'
+     AND current_query() ~* 'pawl"?\s*\.\s*"?(try_)?lock(_shared)?"?\s*\(' THEN
     RAISE EXCEPTION 'pawl: no transaction is open here: the lock would end with this statement' USING ERRCODE = 'PW007',
       HINT = 'BEGIN first; if a pooler stands between, it must be in transaction mode.';
   END IF;
 END $$;
 
--- wait NULL: as long as lock_timeout of the caller allows; 0: not at all. NULL: still busy. The timeout is caught in a block of
--- its own: what was granted in that very moment ends with the block.
+-- wait NULL: as long as lock_timeout of the caller allows; 0: not at all. NULL: still busy. A try does not overtake those who
+-- wait. The timeout is caught in a block of its own: what was granted in that very moment ends with the block.
 CREATE OR REPLACE FUNCTION pawl.take(name text, wait interval, key text, shared boolean) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
-DECLARE at record := pawl.key(name, key); before text; ms double precision := extract(epoch FROM wait) * 1000;
+DECLARE id bigint; class integer; obj integer; before text; ms double precision;
 BEGIN
-  PERFORM pawl.check_transaction();
-  IF ms IS NULL THEN
-    PERFORM pawl.xact_lock(at.id, at.class, at.obj, shared);
-  ELSIF NOT pawl.try_xact_lock(at.id, at.class, at.obj, shared) THEN
-    IF ms <= 0 THEN RETURN NULL; END IF;
-    BEGIN
-      before := current_setting('lock_timeout');
-      PERFORM set_config('lock_timeout', greatest(1, least(ms, 2147483647))::integer::text, true);
-      PERFORM pawl.xact_lock(at.id, at.class, at.obj, shared);
-      PERFORM set_config('lock_timeout', before, true);
-    EXCEPTION WHEN lock_not_available THEN RETURN NULL;
-    END;
+  IF current_setting('transaction_isolation') <> 'read committed' OR transaction_timestamp() = statement_timestamp() THEN
+    PERFORM pawl.check_transaction();
+  END IF;
+  SELECT k.id, k.class, k.obj INTO id, class, obj FROM pawl.key(name, key) k;
+  IF NOT pawl.try_xact_lock(id, class, obj, shared) THEN
+    ms := extract(epoch FROM wait) * 1000;
+    IF ms IS NULL THEN PERFORM pawl.xact_lock(id, class, obj, shared);
+    ELSIF ms <= 0 THEN RETURN NULL;
+    ELSE
+      BEGIN
+        before := current_setting('lock_timeout');
+        PERFORM set_config('lock_timeout', greatest(1, least(ms, 2147483647))::integer::text, true);
+        PERFORM pawl.xact_lock(id, class, obj, shared);
+        PERFORM set_config('lock_timeout', before, true);
+      EXCEPTION WHEN lock_not_available THEN RETURN NULL;
+      END;
+    END IF;
   END IF;
   RETURN pawl.next_token();
 END $$;
