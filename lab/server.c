@@ -75,8 +75,15 @@ void server_arg(struct server *s, const char *format, ...) {
     va_end(arguments);
 }
 
+/* Another user cannot read what is in the build tree of this one. */
+static void lend_shim(const struct server *s) {
+    char command[1024];
+    snprintf(command, sizeof command, "install -m 644 '%s' '%s/skew.so'", s->shim, s->dir);
+    if (system(command)) die("cannot copy %s to %s", s->shim, s->dir);
+}
+
 static void child(const struct server *s, pid_t parent) {
-    char path[sizeof s->dir + 8];
+    char path[sizeof s->dir + 16];
     sigset_t none;
     if (s->user && (setgroups(0, NULL) || setgid(s->group) || setuid(s->user))) _exit(1);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* after the change of user, which clears it */
@@ -93,7 +100,8 @@ static void child(const struct server *s, pid_t parent) {
     if (s->shim) {
         snprintf(path, sizeof path, "%s/skew", s->dir);
         setenv("PAWL_TEST_SKEW", path, 1);
-        setenv("LD_PRELOAD", s->shim, 1);
+        snprintf(path, sizeof path, "%s/skew.so", s->dir);
+        setenv("LD_PRELOAD", path, 1);
     }
     execvp(s->argv[0], s->argv);
     dprintf(2, "cannot run %s: %s\n", s->argv[0], strerror(errno));
@@ -118,7 +126,10 @@ void server_await(struct server *s) {
 
 void server_run(struct server *s) {
     pid_t parent = getpid();
-    if (s->shim) skew_set(s, 0);
+    if (s->shim) {
+        skew_set(s, 0);
+        lend_shim(s);
+    }
     s->pid = fork();
     if (s->pid < 0) die("fork: %s", strerror(errno));
     if (s->pid == 0) child(s, parent);
@@ -131,7 +142,7 @@ const char *skew_library(void) { return access(SKEW_BUILT, R_OK) == 0 ? SKEW_BUI
 void skew_set(const struct server *s, int64_t ms) {
     char path[sizeof s->dir + 8];
     snprintf(path, sizeof path, "%s/skew", s->dir);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0 || pwrite(fd, &ms, sizeof ms, 0) != sizeof ms) die("cannot write %s: %s", path, strerror(errno));
     close(fd);
 }
