@@ -7,6 +7,7 @@
  *   max_waiters=N     connections of one client that wait at the same time (8); more waiters ask from time to time */
 #include "about.h"
 #include "postgresql.h"
+#include "refusal.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,29 @@ static bool parameters(const struct url *url, struct bk *bk, pawl_error *error) 
     return true;
 }
 
+/* What a service file says, for what the URL does not. libpq reads it while it connects only, and then resolves the
+ * names in it, for as long as it takes: so it is told something impossible, and asked what it knows by then. */
+static bool take_service(struct bk *bk, pawl_error *error) {
+    const char *keys[] = {"service", "gssencmode", NULL}, *values[] = {NULL, "none of these", NULL};
+    for (const PQconninfoOption *o = bk->dsn; o->keyword; o++)
+        if (strcmp(o->keyword, "service") == 0) values[0] = o->val;
+    if (!values[0] || !*values[0]) return true;
+    PGconn *conn = PQconnectStartParams(keys, values, 0);
+    PQconninfoOption *known = conn && strstr(PQerrorMessage(conn), keys[1]) ? PQconninfo(conn) : NULL;
+    char why[200] = "out of memory";
+    if (conn) refusal_text(conn, why, sizeof why);
+    if (!known) error_set(error, PAWL_EINVALID, NULL, "service file: %s", why);
+    for (PQconninfoOption *o = bk->dsn, *k = known; known && o->keyword && k->keyword; o++, k++) { /* the same list */
+        bool ours = strcmp(o->keyword, k->keyword) != 0 || strcmp(o->keyword, keys[1]) == 0;
+        if (ours || (o->val && *o->val) || !k->val) continue;
+        o->val = k->val;
+        k->val = NULL;
+    }
+    PQconninfoFree(known);
+    PQfinish(conn);
+    return known != NULL;
+}
+
 enum bk_says dsn_open(const struct url *url, struct bk **ret, pawl_error *error) {
     struct bk *bk = calloc(1, sizeof *bk);
     char *text = without_ours(url->rest), *why = NULL;
@@ -80,7 +104,7 @@ enum bk_says dsn_open(const struct url *url, struct bk **ret, pawl_error *error)
         error_set(error, PAWL_EINVALID, NULL, "url %s: %s", url->shown, why ? why : "libpq does not understand it");
         good = false;
     }
-    good = good && parameters(url, bk, error);
+    good = good && parameters(url, bk, error) && take_service(bk, error);
     if (good && !statements_make(bk)) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         good = false;

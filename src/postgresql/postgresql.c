@@ -27,13 +27,18 @@ struct waiting { /* claim->of */
 
 static int slice_ms(const struct waiting *w) { return w->slices == 0 ? 1000 : w->slices == 1 ? 2000 : 5000; }
 
+/* application_name has 63 bytes: the fields that fit, what tells most about a holder first. */
 static void introduce(struct bk *bk, int64_t ttl_ms, const char *about) {
-    /* application_name has 63 bytes: as many whole fields as fit */
-    size_t room = sizeof bk->application - 1 - 5, length = strlen(about);
-    if (length > room)
-        for (length = room; length > 0 && about[length] != '&';) length--;
+    static const char *const fields[] = {"pid=", "label=", "host=", "command=", "user="};
+    size_t n = (size_t)snprintf(bk->application, sizeof bk->application, "pawl ");
     bk->ttl_ms = ttl_ms;
-    snprintf(bk->application, sizeof bk->application, "pawl %.*s", (int)length, about);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        for (const char *at = about; *at; at += strcspn(at, "&"), at += *at == '&') {
+            size_t length = strcspn(at, "&"), room = sizeof bk->application - n;
+            if (strncmp(at, fields[i], strlen(fields[i])) != 0 || length + 2 > room) continue;
+            n += (size_t)snprintf(bk->application + n, room, "%s%.*s",
+                                  i > 0 && bk->application[n - 1] != ' ' ? "&" : "", (int)length, at);
+        }
 }
 
 /* --- the answer --- */
