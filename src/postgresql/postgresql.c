@@ -27,11 +27,15 @@ struct waiting { /* claim->of */
 
 static int slice_ms(const struct waiting *w) { return w->slices == 0 ? 1000 : w->slices == 1 ? 2000 : 5000; }
 
-/* application_name has 63 bytes: the fields that fit, what tells most about a holder first. */
+/* application_name has 63 bytes: if not all fields fit, those that do, what tells most about a holder first. */
 static void introduce(struct bk *bk, int64_t ttl_ms, const char *about) {
     static const char *const fields[] = {"pid=", "label=", "host=", "command=", "user="};
     size_t n = (size_t)snprintf(bk->application, sizeof bk->application, "pawl ");
     bk->ttl_ms = ttl_ms;
+    if (n + strlen(about) < sizeof bk->application) {
+        strcpy(bk->application + n, about);
+        return;
+    }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (const char *at = about; *at; at += strcspn(at, "&"), at += *at == '&') {
             size_t length = strcspn(at, "&"), room = sizeof bk->application - n;
