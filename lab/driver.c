@@ -68,6 +68,7 @@ const struct driver *driver_raw(const char *url) {
     } floors[] = {{"file:", &driver_file},
                   {"redis:", &driver_redis},
                   {"redis+unix:", &driver_redis},
+                  {"redlock:", &driver_redlock},
                   {"postgresql:", &driver_postgresql},
                   {"postgres:", &driver_postgresql}};
     for (size_t i = 0; i < sizeof floors / sizeof *floors; i++)
@@ -80,5 +81,6 @@ void driver_about(const char *url, char *ret_version, size_t size, uint64_t *ret
     *ret_version = 0;
     *ret_requests = 0;
     if (floor == &driver_redis) driver_redis_about(url, ret_version, size, ret_requests);
+    if (floor == &driver_redlock) driver_redlock_about(url, ret_version, size, ret_requests);
     if (floor == &driver_postgresql) driver_postgresql_about(url, ret_version, size, ret_requests);
 }

@@ -19,12 +19,13 @@ struct driver {
     int (*take_many)(void *client, long n, pawl_error *error);
 };
 
-extern const struct driver driver_pawl, driver_file, driver_redis, driver_postgresql;
+extern const struct driver driver_pawl, driver_file, driver_redis, driver_redlock, driver_postgresql;
 /* The floor of a URL; NULL: none is known. */
 const struct driver *driver_raw(const char *url);
 
 /* Name and version of the server ("" unknown), and requests that clients sent so far (0 unknown). */
 void driver_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
 void driver_redis_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
+void driver_redlock_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
 void driver_postgresql_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
 #endif
