@@ -65,12 +65,9 @@ const struct driver *driver_raw(const char *url) {
     static const struct {
         const char *scheme;
         const struct driver *driver;
-    } floors[] = {{"file:", &driver_file},
-                  {"redis:", &driver_redis},
-                  {"redis+unix:", &driver_redis},
-                  {"redlock:", &driver_redlock},
-                  {"postgresql:", &driver_postgresql},
-                  {"postgres:", &driver_postgresql}};
+    } floors[] = {
+        {"file:", &driver_file},       {"redis:", &driver_redis},           {"redis+unix:", &driver_redis},
+        {"redlock:", &driver_redlock}, {"postgresql:", &driver_postgresql}, {"postgres:", &driver_postgresql}};
     for (size_t i = 0; i < sizeof floors / sizeof *floors; i++)
         if (strncmp(url, floors[i].scheme, strlen(floors[i].scheme)) == 0) return floors[i].driver;
     return NULL;

@@ -117,7 +117,7 @@ struct backend {
 
     /* YES: held. NO: busy; with queue also waiting, if the service keeps a queue. Repeating with the same owner is
      * safe: a repeat of what was granted says YES with what is left now. ret_busy is filled on NO. FAULT with PAWL_ELOST:
-     * the service does not know claim->life any more. */
+     * the service does not know claim->life any more. With YES it may leave a remark in *error (code 0). */
     enum bk_says (*take)(struct bk_session *, struct bk_claim *, bool queue, struct bk_until, struct bk_grant *ret,
                          struct bk_busy *ret_busy, pawl_error *);
     /* Undo and leave; what was handed to the claim is handed on. YES: it was there and is gone; NO: nothing was there.
@@ -142,7 +142,8 @@ struct backend {
     /* name NULL: all. */
     enum bk_says (*records)(struct bk_session *, const char *name, bk_each *, void *data, struct bk_until,
                             pawl_error *);
-    /* advance: ADVANCE to at least `to` first (0: as if just restored). */
+    /* advance: ADVANCE to at least `to` first (0: as if just restored); where the service lost its numbers, they begin above
+     * `to`. */
     enum bk_says (*tokens)(struct bk_session *, bool advance, uint64_t to, struct bk_until, struct bk_tokens *ret,
                            pawl_error *);
     /* NULL where a service needs no preparing. init: prepares it, idempotent, on a connection of its own; init_text: the same

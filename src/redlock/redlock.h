@@ -46,6 +46,7 @@ struct bk_session {
     peers asked, sent, heard, failed, redialled;
     peers reached;       /* it was sent there, if only on a connection that broke */
     int enough;          /* so many answers will do, if the others are slow: a quorum, unless set after round_start */
+    char remark[320];    /* for the user, with the next grant */
     int64_t seed_ns;     /* seed does not try again before */
     int64_t patience_ns; /* until then for the slower ones, if a quorum has answered */
     struct bk_until until;

@@ -101,13 +101,18 @@ static int seed_marked(struct bk_session *s, const struct step *prepared, uint64
     return done;
 }
 
+static void remark(struct bk_session *s, const char *format, const char *which) {
+    snprintf(s->remark, sizeof s->remark, format, which);
+}
+
 /* All are there and none has anything. Everybody who begins takes the same epoch: it does not matter who seeds whom. */
 static void begin(struct bk_session *s, struct bk_until until) {
     struct step prepare = {.s = s, .what = "P"};
     memset(s->epoch, '0', EPOCH_CHARS);
     s->epoch[15] = '1';
     s->epoch[16] = '.';
-    if (ask(&prepare, everybody(s), until) == s->bk->n) seed_marked(s, &prepare, now_at_least(0), until);
+    if (ask(&prepare, everybody(s), until) == s->bk->n && seed_marked(s, &prepare, now_at_least(0), until))
+        remark(s, "nothing was ever kept on these instances%s: tokens begin at the clock", "");
 }
 
 /* One after the other, so that of two who try the second stops at the first instance. Returns how many took it. */
@@ -137,7 +142,13 @@ static void seed_again(struct bk_session *s, peers voters, peers lost, uint64_t 
     if (bump(s, voters, until, &floor) < needed || !lost) return;
     floor += TOKEN_LEAP;
     if (floor < floor_of_operator) floor = floor_of_operator;
-    seed_marked(s, &prepare, now_at_least(floor), until);
+    if (!seed_marked(s, &prepare, now_at_least(floor), until)) return;
+    char which[160] = "";
+    for (int i = 0; i < s->bk->n; i++)
+        if (prepare.answers[i].done && !s->peers[i].lost)
+            snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", *which ? ", " : "", s->peers[i].node);
+    remark(s, "%s had lost its memory and votes again; locks that were held meanwhile end at their next renewal",
+           which);
 }
 
 /* How the instances stand, as far as they told. */
@@ -195,19 +206,10 @@ void round_level(struct bk_session *s, peers behind) {
 
 enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *error) {
     struct bk_session *s;
+    struct bk_tokens ignored;
     enum bk_says says = redlock_connect(bk, until, &s, error);
     if (says != BK_YES) return says;
-    s->verb = "preparing";
-    seed(s, until);
-    struct standing st = stand(s);
-    if (__builtin_popcount(st.voters) < bk->quorum) {
-        for (int i = 0; i < bk->n; i++)
-            if (s->peers[i].state == PEER_READY && s->peers[i].lost)
-                error_set(&s->peers[i].why, PAWL_EUNSAFE, s->peers[i].node, "%s: has lost its memory",
-                          s->peers[i].node);
-        round_no_quorum(s, __builtin_popcount(st.voters), error);
-        says = BK_FAULT;
-    }
+    says = redlock_tokens(s, false, 0, until, &ignored, error);
     redlock_drop(s, false);
     return says;
 }
@@ -220,11 +222,19 @@ enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, str
     s->verb = advance ? "advancing the tokens" : "reading the tokens";
     s->name = "";
     seed(s, until);
+    struct standing st = stand(s);
+    if (advance && to && st.lost && __builtin_popcount(st.voters) < s->bk->quorum) { /* an operator answers for it */
+        seed_again(s, st.voters, st.lost, st.count, to, until);
+        adopt_all(s);
+    }
     for (int i = 0; i < 1 + advance; i++) {
         ask(&step, everybody(s), until);
         votes = 0;
         for (int k = 0; k < n; k++) {
             const struct answer *a = &step.answers[k];
+            if (a->came && !a->votes)
+                error_set(&s->peers[k].why, PAWL_EUNSAFE, s->peers[k].node, "%s: has lost its memory",
+                          s->peers[k].node);
             if (!a->came || !a->votes || (i == 1 && !a->done)) continue;
             votes++;
             if (a->floor > t.last) t.last = a->floor;

@@ -295,5 +295,9 @@ enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, 
         for (int i = 0; i < s->bk->n; i++) adopt_epoch(s, s->peers[i].epoch);
         if (n + 1 == EPOCHS) round_no_quorum(s, 0, error);
     }
+    if (says == BK_YES && *s->remark) {
+        error_set(error, PAWL_OK, NULL, "%s", s->remark);
+        *s->remark = 0;
+    }
     return says;
 }
