@@ -25,13 +25,21 @@ static bool listens(const struct server *s) {
     return fd >= 0;
 }
 
+/* It takes part in TLS where it was given a certificate. */
+static const char *scheme(const char *const options[]) {
+    for (; options && *options; options++)
+        if (strncmp(*options, "--cert-file=", 12) == 0) return "https";
+    return "http";
+}
+
 static void common(struct server *s, int peer, const char *const options[]) {
+    const char *how = scheme(options);
     snprintf(s->url, sizeof s->url, "etcd://127.0.0.1:%d", s->port);
     server_arg(s, "etcd");
     server_arg(s, "--data-dir");
     server_arg(s, "%s/data", s->dir);
-    server_arg(s, "--listen-client-urls=http://127.0.0.1:%d", s->port);
-    server_arg(s, "--advertise-client-urls=http://127.0.0.1:%d", s->port);
+    server_arg(s, "--listen-client-urls=%s://127.0.0.1:%d", how, s->port);
+    server_arg(s, "--advertise-client-urls=%s://127.0.0.1:%d", how, s->port);
     server_arg(s, "--listen-peer-urls=http://127.0.0.1:%d", peer);
     server_arg(s, "--initial-advertise-peer-urls=http://127.0.0.1:%d", peer);
     for (; options && *options; options++) server_arg(s, "%s", *options);
@@ -41,7 +49,7 @@ void server_start_etcd(struct server *s, const char *const options[]) {
     int peer = server_free_port();
     server_make_dir(s, "etcd");
     s->port = server_free_port();
-    s->ready = healthy;
+    s->ready = strcmp(scheme(options), "http") == 0 ? healthy : listens;
     common(s, peer, options);
     server_arg(s, "--initial-cluster=default=http://127.0.0.1:%d", peer);
     server_run(s);

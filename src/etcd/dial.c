@@ -48,7 +48,10 @@ static enum bk_says verdict(struct http2 *h, const struct grpc_reply *reply, paw
         break;
     case GRPC_EXHAUSTED:
         code = PAWL_EUNREACHABLE;
-        advice = " (see etcdctl alarm list)";
+        if (strstr(text, "space"))
+            advice =
+                ": its space quota is used up, so no new lock can be taken (what is held is renewed and released); "
+                "compact, defragment, then etcdctl alarm disarm";
         break;
     case GRPC_UNAVAILABLE:
         code = PAWL_EUNREACHABLE;

@@ -1,0 +1,210 @@
+/* access.c: who may: TLS with client certificates, users and passwords, tokens that run out. */
+#include "common.h"
+#include <poll.h>
+
+#define APP "app:p%%40%%3A%%2F%%23%%25%%2B%%3D%%20%%C3%%A9" /* p@:/#%+= é */
+
+static char dir[64];
+
+static int certificates(void **state) {
+    (void)state;
+    struct server holder = {0};
+    server_make_dir(&holder, "etcd-tls");
+    snprintf(dir, sizeof dir, "%s", holder.dir);
+    shell("cd %s && exec 2>/dev/null && "
+          "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt "
+          "-subj /CN=authority -days 2 && "
+          "for n in server other client; do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes "
+          "-keyout $n.key -out $n.csr -subj /CN=$n || exit 1; done && "
+          "printf 'subjectAltName=IP:127.0.0.1,DNS:localhost' >server.ext && printf 'subjectAltName=DNS:lock.test' "
+          ">other.ext && "
+          "printf 'extendedKeyUsage=clientAuth' >client.ext && "
+          "for n in server other client; do openssl x509 -req -in $n.csr -CA ca.crt -CAkey ca.key -CAcreateserial "
+          "-out $n.crt -days 2 -extfile $n.ext || exit 1; done",
+          dir);
+    return 0;
+}
+
+static int end(void **state) {
+    teardown(state);
+    if (*dir) shell("rm -rf '%s'", dir);
+    *dir = 0;
+    return 0;
+}
+
+static void start_tls(struct server *s, const char *name, bool mutual) {
+    char options[4][160];
+    const char *all[5] = {options[0], options[1], mutual ? options[2] : NULL, options[3], NULL};
+    snprintf(options[0], sizeof options[0], "--cert-file=%s/%s.crt", dir, name);
+    snprintf(options[1], sizeof options[1], "--key-file=%s/%s.key", dir, name);
+    snprintf(options[2], sizeof options[2], "--trusted-ca-file=%s/ca.crt", dir);
+    snprintf(options[3], sizeof options[3], "--client-cert-auth");
+    server_start_etcd(s, all);
+}
+
+static int attempt(const char *at, pawl_error *error) {
+    pawl_options o = PAWL_OPTIONS_INIT;
+    pawl_client *c = NULL;
+    o.ttl_ms = TTL_MS;
+    int code = pawl_open(at, &o, &c, error);
+    if (code == PAWL_OK) code = try_it(c, "n", error);
+    pawl_close(c);
+    return code;
+}
+
+__attribute__((format(printf, 1, 2))) static void works(const char *format, ...) {
+    char at[1024];
+    pawl_error error = PAWL_ERROR_INIT;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(at, sizeof at, format, arguments);
+    va_end(arguments);
+    if (attempt(at, &error)) fail_msg("%s: %s", at, error.text);
+}
+
+__attribute__((format(printf, 3, 4))) static void fails(int code, const char *words, const char *format, ...) {
+    char at[1024];
+    pawl_error error = PAWL_ERROR_INIT;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(at, sizeof at, format, arguments);
+    va_end(arguments);
+    int got = attempt(at, &error);
+    if (got != code || !strstr(error.text, words)) fail_msg("%s: %d, %s", at, got, error.text);
+    assert_null(strstr(error.text, "p@:"));
+}
+
+static void test_tls(void **state) {
+    (void)state;
+    start_tls(&members[0], "server", false);
+    start_tls(&members[1], "other", false);
+    int port = members[0].port, other = members[1].port;
+    works("etcds://127.0.0.1:%d?cacert=%s/ca.crt", port, dir);
+    works("etcds://localhost:%d?cacert=%s/ca.crt", port, dir);
+    works("etcds://127.0.0.1:%d?cacert=%s/ca.crt&server-name=lock.test", other, dir);
+    fails(PAWL_EDENIED, "not accepted for '127.0.0.1'", "etcds://127.0.0.1:%d?cacert=%s/ca.crt", other, dir);
+    fails(PAWL_EDENIED, "not accepted", "etcds://127.0.0.1:%d", port); /* not by the system's authorities */
+    fails(PAWL_EUNREACHABLE, "TLS", "etcd://127.0.0.1:%d", port);
+    fails(PAWL_EINVALID, "write etcds://", "etcd://127.0.0.1:%d?cacert=%s/ca.crt", port, dir);
+    server_start_etcd(&members[2], NULL);
+    fails(PAWL_EUNREACHABLE, "TLS", "etcds://127.0.0.1:%d?cacert=%s/ca.crt", members[2].port, dir);
+    /* Each host is verified by its own name, whichever is asked first. */
+    works("etcds://127.0.0.1:%d,localhost:%d?cacert=%s/ca.crt", other, port, dir);
+}
+
+static void test_client_certificates(void **state) {
+    (void)state;
+    start_tls(&members[0], "server", true);
+    int port = members[0].port;
+    works("etcds://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/client.key", port, dir, dir, dir);
+    fails(PAWL_EDENIED, "certificate", "etcds://127.0.0.1:%d?cacert=%s/ca.crt", port, dir);
+    fails(PAWL_EINVALID, "private key", "etcds://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/other.key",
+          port, dir, dir, dir);
+}
+
+static void test_a_lock_over_tls_is_kept(void **state) {
+    (void)state;
+    char at[256];
+    start_tls(&members[0], "server", false);
+    snprintf(at, sizeof at, "etcds://127.0.0.1:%d?cacert=%s/ca.crt", members[0].port, dir);
+    pawl_client *c = client(at, 3000), *d = client(at, 3000);
+    pawl_lock *lock = take(c, "n", 0), *next;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_event event = PAWL_EVENT_INIT;
+    assert_true(stays_held(lock, 3500));
+    assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &next, &error), PAWL_OK);
+    poll(NULL, 0, 300);
+    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_OK);
+    struct pollfd p = {.fd = pawl_event_fd(d), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 2000), 1);
+    assert_int_equal(pawl_next_event(d, &event), 1);
+    assert_int_equal(event.type, PAWL_GRANTED);
+    pawl_release(next, 1000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+}
+
+/* --- users --- */
+
+static void start_auth(const char *token, const char *more) {
+    server_start_etcd(&members[0],
+                      (const char *const[]){"--heartbeat-interval=50", "--election-timeout=500", token, more, NULL});
+    etcdctl("user add root:rootpw");
+    etcdctl("user add 'app:p@:/#%%+= é'");
+    etcdctl("user add poor:poor");
+    etcdctl("role add locks");
+    etcdctl("role grant-permission locks readwrite --prefix=true /locks/");
+    etcdctl("user grant-role app locks");
+    etcdctl("user grant-role root root");
+    etcdctl("auth enable");
+    snprintf(url, sizeof url, "etcd://" APP "@127.0.0.1:%d/locks/", members[0].port);
+}
+
+static void granted_after_release(pawl_client *d, pawl_lock *held) {
+    pawl_lock *next;
+    pawl_event event = PAWL_EVENT_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &next, &error), PAWL_OK);
+    assert_true(stays_held(held, 3500)); /* so long it waits: its token ran out meanwhile */
+    if (pawl_release(held, 1000, &error)) fail_msg("%s", error.text);
+    struct pollfd p = {.fd = pawl_event_fd(d), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 3000), 1);
+    assert_int_equal(pawl_next_event(d, &event), 1);
+    assert_int_equal(event.type, PAWL_GRANTED);
+    if (pawl_release(next, 1000, &error)) fail_msg("%s", error.text);
+}
+
+static void hold_over_expiries(void) {
+    pawl_client *c = client(url, TTL_MS), *d = client(url, TTL_MS);
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_lock *lock = take(c, "n", 0);
+    assert_true(stays_held(lock, TTL_MS + 1000));
+    if (pawl_verify(lock, 1000, &error)) fail_msg("%s", error.text);
+    granted_after_release(d, lock);
+    granted_after_release(d, take(c, "n", 0)); /* the stream is an old one now: its token ran out */
+    pawl_close(c);
+    pawl_close(d);
+}
+
+static void test_a_login_that_runs_out_is_renewed(void **state) {
+    (void)state;
+    start_auth("--auth-token-ttl=1", NULL);
+    hold_over_expiries();
+    int port = members[0].port;
+    fails(PAWL_EDENIED, "authentication failed", "etcd://app:wrong@127.0.0.1:%d/locks/", port);
+    fails(PAWL_EDENIED, "user name is empty", "etcd://127.0.0.1:%d/locks/", port);
+    fails(PAWL_EDENIED, "readwrite on the prefix", "etcd://poor:poor@127.0.0.1:%d/locks/", port);
+    fails(PAWL_EDENIED, "readwrite on the prefix", "etcd://" APP "@127.0.0.1:%d/elsewhere/", port);
+    fails(PAWL_EINVALID, "needs a password", "etcd://app@127.0.0.1:%d/locks/", port);
+}
+
+static void test_signed_tokens_and_changed_users(void **state) {
+    (void)state;
+    char token[400];
+    shell(
+        "cd %s && exec 2>/dev/null && openssl genrsa -out jwt.key 4096 && openssl rsa -in jwt.key -pubout -out jwt.pub",
+        dir);
+    snprintf(token, sizeof token, "--auth-token=jwt,pub-key=%s/jwt.pub,priv-key=%s/jwt.key,sign-method=RS256,ttl=2s",
+             dir, dir);
+    start_auth(token, NULL);
+    pawl_client *c = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0);
+    pawl_error error = PAWL_ERROR_INIT;
+    etcdctl("--user root:rootpw user add another:x"); /* each token of before is of an old revision now */
+    if (pawl_verify(lock, 1000, &error)) fail_msg("%s", error.text);
+    assert_true(stays_held(lock, TTL_MS + 1000));
+    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_OK);
+    pawl_close(c);
+    hold_over_expiries();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_tls, certificates, end),
+        cmocka_unit_test_setup_teardown(test_client_certificates, certificates, end),
+        cmocka_unit_test_setup_teardown(test_a_lock_over_tls_is_kept, certificates, end),
+        cmocka_unit_test_setup_teardown(test_a_login_that_runs_out_is_renewed, NULL, end),
+        cmocka_unit_test_setup_teardown(test_signed_tokens_and_changed_users, certificates, end),
+    };
+    return RUN("etcd: access", tests);
+}
