@@ -29,14 +29,18 @@ void holder_doubt(const struct holder *h, char *ret, size_t size) {
     pthread_mutex_unlock(&mutex);
 }
 
-void holder_tell_remark(const struct holder *h) {
+static void tell_remark(const struct holder *h) {
+    char text[sizeof remark];
     pthread_mutex_lock(&mutex);
-    if (*remark) report_remark(h->run, remark);
+    memcpy(text, remark, sizeof text);
+    *remark = 0;
     pthread_mutex_unlock(&mutex);
+    if (*text) report_remark(h->run, text);
 }
 
 void holder_tell_doubt(struct holder *h) {
     char text[sizeof doubt];
+    tell_remark(h);
     holder_doubt(h, text, sizeof text);
     if (*text && !h->told_doubt) report_progress(h->run, "in doubt: %s", text);
     if (!*text && h->told_doubt) report_progress(h->run, "no longer in doubt");

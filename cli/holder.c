@@ -185,7 +185,6 @@ static bool start_command(struct holder *h) {
         result->status = sig;
         return false;
     }
-    holder_tell_remark(h);
     report_progress(h->run, "held, token %lld, after %lld ms", (long long)result->token, (long long)result->waited_ms);
     child_go(&h->child, result->token); /* a failure shows as the end of CMD */
     return true;

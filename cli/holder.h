@@ -20,9 +20,7 @@ struct holder {
 pawl_observer holder_observe;
 /* Why the lock is in doubt or lost, as the library last said; "" nothing. */
 void holder_doubt(const struct holder *h, char *ret, size_t size);
-/* What the library remarked about the ttl. */
-void holder_tell_remark(const struct holder *h);
-/* With -v: that renewals fail, or work again. */
+/* What the library remarked about the ttl; with -v: that renewals fail, or work again. */
 void holder_tell_doubt(struct holder *h);
 /* The timer has fired: how late, and was it the machine? */
 void holder_note_lateness(const struct holder *h);

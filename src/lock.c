@@ -273,9 +273,10 @@ static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
 /* Gives up what this owner value has or may have, and makes the lock a new attempt with another one. */
 static int begin_anew(pawl_lock *l, pawl_error *error) {
     pawl_client *c = l->client;
-    int64_t now = client_now(c);
-    struct bk_until until = {.at_ns = clock_after_ms(now, earlier(l->claim.ttl_ms, QUESTION_MS)), .cancel_fd = -1};
-    if (l->dirty && lock_undo(l, until, error) > BK_NO) return error->code ? error->code : PAWL_EUNREACHABLE;
+    int64_t now = client_now(c), most_ms = l->event_form ? KEEPER_QUESTION_MS : QUESTION_MS;
+    struct bk_until until = {.at_ns = clock_after_ms(now, earlier(l->claim.ttl_ms, most_ms)), .cancel_fd = -1};
+    enum bk_says says = l->dirty ? lock_undo(l, until, error) : BK_NO;
+    if (says > BK_NO) return trouble(l, true, says == BK_UNKNOWN, error); /* it is tried again, if it goes on waiting */
     pthread_mutex_lock(&c->mutex);
     bool waits = l->in_waiters;
     hub_leave_locked(l);

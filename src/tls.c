@@ -13,6 +13,7 @@ struct tls {
     SSL_CTX *context;
     SSL *ssl;
     BIO_METHOD *method;
+    const char *alert;
     int fd;
 };
 
@@ -177,9 +178,15 @@ static ssize_t outcome(struct tls *tls, int result, int *events) {
         errno = EAGAIN;
         return -1;
     }
+    /* With TLS 1.3 a server judges our certificate only after its own handshake is over. */
+    unsigned long number = ERR_peek_last_error();
+    if (ERR_GET_LIB(number) == ERR_LIB_SSL && ERR_GET_REASON(number) >= SSL_AD_REASON_OFFSET)
+        tls->alert = SSL_alert_desc_string_long(ERR_GET_REASON(number) - SSL_AD_REASON_OFFSET);
     ERR_clear_error();
     return errno ? -1 : 0;
 }
+
+const char *tls_alert(const struct tls *tls) { return tls->alert ? tls->alert : ""; }
 
 ssize_t tls_recv(struct tls *tls, void *buffer, size_t size, int *events) {
     ERR_clear_error();

@@ -14,6 +14,8 @@ struct tls;
 /* The handshake. YES: *ret owns nothing but its own memory; fd stays the caller's. */
 enum bk_says tls_start(int fd, const struct tls_options *options, const char *host, const char *node,
                        struct bk_until until, struct tls **ret, pawl_error *error);
+/* What the other side said when it ended the connection, as "certificate required"; "" nothing. */
+const char *tls_alert(const struct tls *tls);
 void tls_end(struct tls *tls, bool quiet); /* NULL allowed */
 /* As recv(2) and send(2); -1 with EAGAIN sets *events to what is to be waited for. */
 ssize_t tls_recv(struct tls *tls, void *buffer, size_t size, int *events);

@@ -19,8 +19,8 @@ struct http2 {
     nghttp2_session *session;
     struct http2_call *calls;
     char authority[160], node[128];
-    bool secure, broken, leaving; /* leaving: GOAWAY came */
-    const uint8_t *out;           /* bytes of nghttp2 that the socket has not taken yet */
+    bool secure, broken, leaving, heard; /* leaving: GOAWAY came; heard: anything at all */
+    const uint8_t *out;                  /* bytes of nghttp2 that the socket has not taken yet */
     size_t out_left;
     int events;
 };
@@ -175,7 +175,15 @@ bool http2_worn(const struct http2 *h) {
 }
 
 static enum bk_says broke(struct http2 *h, const char *what, pawl_error *error) {
-    if (errno) error_errno(error, PAWL_EUNREACHABLE, h->node, "%s: %s", h->node, what);
+    const char *alert = h->tls ? tls_alert(h->tls) : "";
+    if (*alert)
+        error_set(error, strstr(alert, "certificate") ? PAWL_EDENIED : PAWL_EUNREACHABLE, h->node,
+                  "%s refuses the TLS connection: %s (see cert and key)", h->node, alert);
+    else if (!h->heard && !h->tls)
+        error_set(error, PAWL_EUNREACHABLE, h->node,
+                  "%s: the server closed the connection without a word (does it want TLS? then write etcds://)",
+                  h->node);
+    else if (errno) error_errno(error, PAWL_EUNREACHABLE, h->node, "%s: %s", h->node, what);
     else error_set(error, PAWL_EUNREACHABLE, h->node, "%s: %s", h->node, what);
     h->broken = true;
     for (struct http2_call *call = h->calls; call; call = call->next) call->closed = true;
@@ -217,7 +225,7 @@ static int receive_all(struct http2 *h, bool *moved) {
         if (n < 0 && errno == EAGAIN) return 0;
         if (n == 0) errno = 0;
         if (n <= 0) return -1;
-        *moved = true;
+        *moved = h->heard = true;
         if (nghttp2_session_mem_recv(h->session, buffer, (size_t)n) != n) return errno = EPROTO, -1;
     }
 }

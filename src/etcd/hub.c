@@ -17,7 +17,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define QUIET_S 5 /* heard nothing for so long: it is asked whether it lives; and so long again: it does not */
+#define SIGN_S 4 /* a sign of life is asked for so often; it is dead if none came until the next one is due */
 
 struct wish { /* written to the pipe in one piece */
     int64_t id, from;
@@ -38,7 +38,7 @@ struct hub {
     struct http2 *h;
     struct grpc_stream stream;
     int epoll, timer;
-    bool heard, asked; /* since the timer's last tick */
+    bool heard; /* since the timer's last tick */
     struct map watches;
 };
 
@@ -171,7 +171,6 @@ static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake 
     bool good = r != NULL;
     struct watch *watch = good ? by_id(hub, r->watch_id) : NULL;
     hub->heard = true;
-    hub->asked = false;
     if (!good) {
         error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the answer is not a watch's", http2_node(hub->h));
     } else if (r->canceled && r->watch_id < 0) { /* as when the login ran out */
@@ -193,14 +192,13 @@ static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake 
 static bool tick(struct hub *hub, pawl_error *error) {
     uint64_t ticks;
     if (read(hub->timer, &ticks, sizeof ticks) < 0) return true; /* not yet */
-    if (hub->asked) {
+    if (!hub->heard) {
         error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s does not answer on the watch stream",
                   http2_node(hub->h));
         return false;
     }
-    hub->asked = !hub->heard && ask_for_a_sign(hub);
     hub->heard = false;
-    return true;
+    return ask_for_a_sign(hub);
 }
 
 /* --- the stream --- */
@@ -211,7 +209,7 @@ static bool listen_to(struct hub *hub, int fd) {
 }
 
 static bool begin(struct bk *bk, struct hub *hub, const char *token, struct bk_until until, pawl_error *error) {
-    struct itimerspec each = {.it_interval.tv_sec = QUIET_S, .it_value.tv_sec = QUIET_S};
+    struct itimerspec each = {.it_interval.tv_sec = SIGN_S, .it_value.tv_sec = SIGN_S};
     hub->epoll = epoll_create1(EPOLL_CLOEXEC);
     hub->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
     if (hub->epoll < 0 || hub->timer < 0 || timerfd_settime(hub->timer, 0, &each, NULL) ||
@@ -233,6 +231,7 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
         return BK_FAULT;
     }
     hub->epoll = hub->timer = -1;
+    hub->heard = true;
     enum bk_says says = dial(bk, until, &hub->h, token, error);
     if (says != BK_YES) {
         free(hub);

@@ -4,6 +4,7 @@
 
 #define APP "app:p%%40%%3A%%2F%%23%%25%%2B%%3D%%20%%C3%%A9" /* p@:/#%+= é */
 
+#define HELD_MS 3000
 static char dir[64];
 
 static int certificates(void **state) {
@@ -97,7 +98,7 @@ static void test_client_certificates(void **state) {
     start_tls(&members[0], "server", true);
     int port = members[0].port;
     works("etcds://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/client.key", port, dir, dir, dir);
-    fails(PAWL_EDENIED, "certificate", "etcds://127.0.0.1:%d?cacert=%s/ca.crt", port, dir);
+    fails(PAWL_EDENIED, "bad certificate", "etcds://127.0.0.1:%d?cacert=%s/ca.crt", port, dir);
     fails(PAWL_EINVALID, "private key", "etcds://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/other.key",
           port, dir, dir, dir);
 }
@@ -145,7 +146,7 @@ static void granted_after_release(pawl_client *d, pawl_lock *held) {
     pawl_event event = PAWL_EVENT_INIT;
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &next, &error), PAWL_OK);
-    assert_true(stays_held(held, 3500)); /* so long it waits: its token ran out meanwhile */
+    assert_true(stays_held(held, 2500)); /* so long it waits: its token ran out meanwhile */
     if (pawl_release(held, 1000, &error)) fail_msg("%s", error.text);
     struct pollfd p = {.fd = pawl_event_fd(d), .events = POLLIN};
     assert_int_equal(poll(&p, 1, 3000), 1);
@@ -155,10 +156,10 @@ static void granted_after_release(pawl_client *d, pawl_lock *held) {
 }
 
 static void hold_over_expiries(void) {
-    pawl_client *c = client(url, TTL_MS), *d = client(url, TTL_MS);
+    pawl_client *c = client(url, HELD_MS), *d = client(url, HELD_MS);
     pawl_error error = PAWL_ERROR_INIT;
     pawl_lock *lock = take(c, "n", 0);
-    assert_true(stays_held(lock, TTL_MS + 1000));
+    assert_true(stays_held(lock, HELD_MS + 1000));
     if (pawl_verify(lock, 1000, &error)) fail_msg("%s", error.text);
     granted_after_release(d, lock);
     granted_after_release(d, take(c, "n", 0)); /* the stream is an old one now: its token ran out */
@@ -187,15 +188,15 @@ static void test_signed_tokens_and_changed_users(void **state) {
     snprintf(token, sizeof token, "--auth-token=jwt,pub-key=%s/jwt.pub,priv-key=%s/jwt.key,sign-method=RS256,ttl=2s",
              dir, dir);
     start_auth(token, NULL);
-    pawl_client *c = client(url, TTL_MS);
+    pawl_client *c = client(url, HELD_MS);
     pawl_lock *lock = take(c, "n", 0);
     pawl_error error = PAWL_ERROR_INIT;
     etcdctl("--user root:rootpw user add another:x"); /* each token of before is of an old revision now */
     if (pawl_verify(lock, 1000, &error)) fail_msg("%s", error.text);
-    assert_true(stays_held(lock, TTL_MS + 1000));
+    assert_true(stays_held(lock, HELD_MS + 1000));
     assert_int_equal(pawl_release(lock, 1000, &error), PAWL_OK);
     pawl_close(c);
-    hold_over_expiries();
+    if (getenv("PAWL_TEST_FULL")) hold_over_expiries();
 }
 
 int main(void) {

@@ -39,6 +39,13 @@ const char *etcdctl(const char *format, ...) __attribute__((format(printf, 1, 2)
 int locks_keys(const char *prefix); /* how many keys there are under it, without pawl's own %token */
 /* A counter of the first member's /metrics page, summed over its lines; words: text that a line must contain. */
 double metric(const char *name, const char *words);
+double metric_at(const struct server *s, const char *name, const char *words);
+/* Leaves a long case out, unless all is wanted. */
+#define FULL_ONLY()                                                                                                    \
+    if (!getenv("PAWL_TEST_FULL")) {                                                                                   \
+        print_message("# only with PAWL_TEST_FULL=1\n");                                                               \
+        skip();                                                                                                        \
+    }
 int run_group(const char *name, const struct CMUnitTest tests[], size_t n);
 #define RUN(name, tests) run_group(name, tests, sizeof(tests) / sizeof *(tests))
 #endif

@@ -1,0 +1,242 @@
+/* queue.c: the line of waiters: with etcdctl and etcd's own lock service in it, long, and next to other names. */
+#include "common.h"
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+static int wanted_keys;
+static bool as_many_keys(void *data) {
+    (void)data;
+    return locks_keys("/locks/n/") == wanted_keys;
+}
+
+static void await_keys(int n) {
+    wanted_keys = n;
+    assert_true(server_until(as_many_keys, NULL, 10000));
+}
+
+/* Writes `word` into the file "order" when its turn comes, and stays until the file "go" is there. */
+static pid_t in_line(const char *how, const char *word) {
+    char script[2048];
+    const char *d = members[0].dir;
+    int port = members[0].port;
+    if (strcmp(how, "etcdctl") == 0)
+        snprintf(script, sizeof script,
+                 "ETCDCTL_API=3 exec etcdctl --endpoints=127.0.0.1:%d lock --ttl 5 -- /locks/n "
+                 "sh -c 'echo %s >>%s/order; while [ ! -e %s/go ]; do sleep 0.02; done'",
+                 port, word, d, d);
+    else /* a call of etcd's own lock service, which keeps the key of whoever called; L2xvY2tzL24= is /locks/n */
+        snprintf(script, sizeof script,
+                 "key=$(curl -s http://127.0.0.1:%d/v3/lock/lock -d '{\"name\":\"L2xvY2tzL24=\"}' | "
+                 "sed 's/.*\"key\":\"\\([^\"]*\\)\".*/\\1/'); echo %s >>%s/order; "
+                 "while [ ! -e %s/go ]; do sleep 0.02; done; "
+                 "exec curl -s http://127.0.0.1:%d/v3/lock/unlock -d \"{\\\"key\\\":\\\"$key\\\"}\" >/dev/null",
+                 port, word, d, d, port);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", script, NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static char order[256];
+static bool order_is(void *data) {
+    char path[96];
+    snprintf(path, sizeof path, "%s/order", members[0].dir);
+    FILE *file = fopen(path, "r");
+    size_t n = file ? fread(order, 1, sizeof order - 1, file) : 0;
+    order[n] = 0;
+    if (file) fclose(file);
+    return strcmp(order, data) == 0;
+}
+
+static void await_order(char *words) {
+    if (!server_until(order_is, words, 10000)) fail_msg("%s", order);
+}
+
+static void test_one_line_with_etcdctl_and_the_lock_service(void **state) {
+    (void)state;
+    pawl_client *c = client(url, TTL_MS), *d = client(url, TTL_MS);
+    pawl_lock *first = take(c, "n", 0), *ours;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_event event = PAWL_EVENT_INIT;
+    pid_t pids[3];
+    pids[0] = in_line("etcdctl", "etcdctl");
+    await_keys(2);
+    pids[1] = in_line("v3lock", "v3lock");
+    await_keys(3);
+    assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &ours, &error), PAWL_OK);
+    await_keys(4);
+    pids[2] = in_line("etcdctl", "last");
+    await_keys(5);
+    assert_false(order_is((char *)"etcdctl\n"));
+    pawl_release(first, 1000, NULL);
+    await_order((char *)"etcdctl\n");
+    assert_int_equal(try_it(c, "n", &error), PAWL_EBUSY);
+    assert_non_null(strstr(error.text, "another program"));
+    shell("touch %s/go", members[0].dir);
+    struct pollfd p = {.fd = pawl_event_fd(d), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_int_equal(pawl_next_event(d, &event), 1);
+    assert_int_equal(event.type, PAWL_GRANTED);
+    await_order((char *)"etcdctl\nv3lock\n");
+    pawl_release(ours, 1000, NULL);
+    await_order((char *)"etcdctl\nv3lock\nlast\n");
+    for (int i = 0, status; i < 3; i++) assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+    first = take(c, "n", 5000);
+    pawl_release(first, 1000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+}
+
+static void test_the_prefix_of_another_program(void **state) {
+    (void)state;
+    char at[128];
+    pawl_error error = PAWL_ERROR_INIT;
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d?prefix=/locks/orders-", members[0].port);
+    pawl_client *c = client(at, TTL_MS), *d = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "7", 0);
+    assert_int_equal(locks_keys("/locks/orders-7/"), 1);
+    assert_int_equal(try_it(d, "orders-7", &error), PAWL_EBUSY); /* the same lock, written in another way */
+    pawl_release(lock, 1000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+}
+
+static void test_names_that_begin_alike_do_not_meet(void **state) {
+    (void)state;
+    static const char *const names[] = {"a", "a/b", "a/b/c", "a0", "a%2Fb", "a%2F", "a/", "/", "%token", "0"};
+    const size_t n = sizeof names / sizeof *names;
+    pawl_client *c = client(url, TTL_MS);
+    pawl_lock *locks[16];
+    for (size_t i = 0; i < n; i++) locks[i] = take(c, names[i], 0);
+    for (size_t i = 0; i < n; i++) assert_int_equal(pawl_release(locks[i], 1000, NULL), PAWL_OK);
+    for (size_t i = n; i-- > 0;) locks[i] = take(c, names[i], 0);
+    for (size_t i = 0; i < n; i++) assert_int_equal(pawl_release(locks[i], 1000, NULL), PAWL_OK);
+    pawl_close(c);
+}
+
+/* --- many --- */
+
+static double asked(void) { return metric("grpc_server_started_total", "grpc_method=\"Txn\""); }
+
+static void test_each_release_wakes_one(void **state) {
+    (void)state;
+    const int n = getenv("PAWL_TEST_FULL") ? 1000 : 100;
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    pawl_client **clients = calloc((size_t)n, sizeof *clients);
+    pawl_lock **locks = calloc((size_t)n, sizeof *locks);
+    pawl_error error = PAWL_ERROR_INIT;
+    for (int i = 0; i < n; i++) { /* each a program of its own, as far as the service can tell */
+        clients[i] = client(url, 60000);
+        if (i == 0) locks[0] = take(clients[0], "n", 0);
+        else assert_int_equal(pawl_acquire_start(clients[i], "n", NULL, NULL, &locks[i], &error), PAWL_OK);
+        if (i % 20 == 0 || i == n - 1) await_keys(i + 1);
+    }
+    int64_t slowest = 0, token = pawl_token(locks[0]);
+    double before = asked();
+    for (double now; (now = asked()) > before; before = now) poll(NULL, 0, 200); /* until all of them rest */
+    bool *served = calloc((size_t)n, sizeof *served);
+    struct pollfd *p = calloc((size_t)n, sizeof *p);
+    for (int i = 1; i < n; i++) p[i] = (struct pollfd){.fd = pawl_event_fd(clients[i]), .events = POLLIN};
+    p[0].fd = -1;
+    for (int holder = 0, turns = 1; turns < n; turns++) {
+        int64_t began = clock_now_ns();
+        assert_int_equal(pawl_release(locks[holder], 2000, NULL), PAWL_OK);
+        assert_int_equal(poll(p, (nfds_t)n, 5000), 1);
+        int next = 0;
+        while (!p[next].revents) next++;
+        pawl_event event = PAWL_EVENT_INIT;
+        assert_int_equal(pawl_next_event(clients[next], &event), 1);
+        assert_int_equal(event.type, PAWL_GRANTED);
+        assert_true(pawl_token(locks[next]) > token);
+        assert_false(served[next]);
+        token = pawl_token(locks[next]);
+        served[next] = true;
+        p[next].fd = -1;
+        holder = next;
+        if (clock_now_ns() - began > slowest) slowest = clock_now_ns() - began;
+        if (turns == n - 1) pawl_release(locks[holder], 2000, NULL);
+    }
+    double each = (asked() - before) / n;
+    print_message("# %d waiters: %.2f transactions for each hand-over, the slowest took %.1f ms\n", n, each,
+                  (double)slowest / 1e6);
+    assert_true(each < 2.2); /* a release, and one that asks */
+    assert_true(slowest < 1000 * NS_PER_MS);
+    for (int i = 0; i < n; i++) pawl_close(clients[i]);
+    free(clients);
+    free(locks);
+    free(served);
+    free(p);
+}
+
+/* Cut off for longer than its ttl while it waits: what it had there is gone, and it begins anew. */
+static void test_a_waiter_whose_lease_ended_is_not_served_with_it(void **state) {
+    (void)state;
+    char at[64];
+    struct proxy *p = proxy_start(members[0].port);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d/locks/", proxy_port(p));
+    pawl_client *c = client(url, TTL_MS), *d = client(at, 2000);
+    pawl_lock *lock = take(c, "n", 0), *next;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_event event = PAWL_EVENT_INIT;
+    assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &next, &error), PAWL_OK);
+    await_keys(2);
+    proxy_freeze(p, true);
+    await_keys(1); /* its lease ended */
+    pawl_release(lock, 1000, NULL);
+    lock = take(c, "n", 1000); /* nobody stands in line */
+    proxy_freeze(p, false);
+    await_keys(2);
+    struct pollfd f = {.fd = pawl_event_fd(d), .events = POLLIN};
+    assert_int_equal(poll(&f, 1, 0), 0);
+    pawl_release(lock, 1000, NULL);
+    assert_int_equal(poll(&f, 1, 5000), 1);
+    assert_int_equal(pawl_next_event(d, &event), 1);
+    assert_int_equal(event.type, PAWL_GRANTED);
+    if (pawl_verify(next, 1000, &error)) fail_msg("%s", error.text);
+    pawl_release(next, 1000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+    proxy_stop(p);
+}
+
+/* A stream that nobody answers any more is noticed, though nothing on it ever ended. */
+static void test_a_deaf_stream_is_noticed(void **state) {
+    (void)state;
+    char at[96];
+    struct proxy *p = proxy_start(members[0].port);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d,127.0.0.1:%d/locks/", proxy_port(p), members[0].port);
+    pawl_client *c = client(url, TTL_MS), *d = client(at, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0), *next;
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &next, &error), PAWL_OK);
+    await_keys(2);
+    assert_true(stays_held(lock, 300));
+    proxy_half_open(p); /* all that stood is silent for ever */
+    int64_t began = clock_now_ns();
+    pawl_release(lock, 1000, NULL);
+    struct pollfd f = {.fd = pawl_event_fd(d), .events = POLLIN};
+    assert_int_equal(poll(&f, 1, 15000), 1); /* by itself it would look after 30 s */
+    print_message("# served after %.1f s\n", (double)(clock_now_ns() - began) / 1e9);
+    pawl_release(next, 1000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+    proxy_stop(p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_one_line_with_etcdctl_and_the_lock_service, one, teardown),
+        cmocka_unit_test_setup_teardown(test_the_prefix_of_another_program, one, teardown),
+        cmocka_unit_test_setup_teardown(test_names_that_begin_alike_do_not_meet, one, teardown),
+        cmocka_unit_test_setup_teardown(test_each_release_wakes_one, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_waiter_whose_lease_ended_is_not_served_with_it, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_deaf_stream_is_noticed, one, teardown),
+    };
+    return RUN("etcd: queue", tests);
+}
