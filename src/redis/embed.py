@@ -1,7 +1,8 @@
 """embed.py OUT FILE.lua...: writes the scripts into a C file with their SHA-1, as script.h declares them. A line
-"--@include FILE" is replaced by that file; comment lines and indentation are left out."""
+"--@include FILE" is replaced by that file; comments and indentation are left out."""
 import hashlib
 import os
+import re
 import sys
 
 
@@ -11,7 +12,7 @@ def lines(path):
         if line.startswith("--@include "):
             yield from lines(os.path.join(os.path.dirname(path), line.split()[1]))
         elif line and not line.startswith("--"):
-            yield line
+            yield re.sub(r"\s+-- .*$", "", line)
 
 
 with open(sys.argv[1], "w", encoding="ascii") as out:

@@ -30,6 +30,7 @@ struct bk_session {
     struct wire wire;
     char count[PREFIX_MAX + 48]; /* the key that counts tokens: prefix "%n:" run id of the server */
     size_t count_length;
+    int64_t known_until_ns; /* so long takes need not look whether the server is still what it was */
     bool renewed; /* the first renewal carries the script's text: NOSCRIPT would cost a second round trip of little time
                    */
     struct watch *watch; /* NULL without sentinels */

@@ -43,7 +43,7 @@ while h do
   local n = tell(h, 'g')
   if not n or not ok(redis.pcall('ZREM', Q, h)) then break end
   if n > 0 then
-    local issued, t = pcall(issue)
+    local issued, t = pcall(function() return count() or issue() end)
     if not issued or not ok(redis.pcall('SET', L, t .. ':' .. string.sub(h, 1, 48) .. CLIENT_MS .. string.sub(h, 49), 'PX', CLAIM)) then
       break
     end

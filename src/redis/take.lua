@@ -1,16 +1,19 @@
 -- Rule: take the lock; the same call claims it after a hand-over, asks again, and (join) enters the queue.
 --   free and nobody waits: ours.  Ours already: the lease begins anew.  Free, but others wait: the first of them that is
 --   still subscribed gets it for the time of a claim; nobody barges past a live queue.  Else busy.
--- KEYS lock queue count   ARGV owner(48)+client-ms(13)+about ttl [join]
+-- KEYS lock queue count   ARGV owner(48)+client-ms(13)+about ttl [j, k or jk: join, known]
 -- The lock's value is token(16) ':' owner(48) ms(13) about, set only where absent, so that clients that use SET NX are
 -- excluded and exclude us. Returns the token, or {ttl left, place from 0 or -1, value of the holder}.
+-- known: this connection saw the server's identity so lately that it is not looked at again (redis.c). A number that was counted
+-- without a look, for a hand-over or so, is looked at when its owner asks again: nobody is told one that was not.
 -- The first block repeats issue() for the usual case, before any function is made, and arguments are few: both are most of
 -- the cost of a lock.
 local L, Q, N = KEYS[1], KEYS[2], KEYS[3]
 if redis.call('EXISTS', L, Q) == 0 then
-  local r = redis.call('INFO', 'replication')
-  if string.find(r, 'role:master', 1, true)
-      and string.find(r, 'master_replid2:0000000000000000000000000000000000000000', 1, true) then
+  local known = ARGV[3] == 'k' or ARGV[3] == 'jk'
+  local r = not known and redis.call('INFO', 'replication')
+  if known or (string.find(r, 'role:master', 1, true)
+      and string.find(r, 'master_replid2:0000000000000000000000000000000000000000', 1, true)) then
     local n = redis.call('INCR', N)
     if n > 1099511627776 and n < 9007199254740992 then
       n = string.format('%016d', n)
@@ -23,17 +26,19 @@ end
 local call, OWNER, TTL, CLIENT_MS = redis.call, string.sub(ARGV[1], 1, 48), ARGV[2], string.sub(ARGV[1], 49, 61)
 local ME = OWNER .. string.sub(ARGV[1], 62) -- as it stands in the queue
 local v = call('GET', L)
-if v and string.sub(v, 18, 65) == OWNER then
-  call('PEXPIRE', L, TTL)
-  return string.sub(v, 1, 16)
-end
-if not v then
+if not v or string.sub(v, 18, 65) == OWNER then
   local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
   --@include issue.lua
-  --@include tell.lua
   local function hold(n, member, ttl)
     call('SET', L, n .. ':' .. string.sub(member, 1, 48) .. CLIENT_MS .. string.sub(member, 49), 'PX', ttl)
   end
+  if v then
+    local old = string.sub(v, 1, 16)
+    local n = issue(old)
+    if n == old then call('PEXPIRE', L, TTL) else hold(n, ME, TTL) end
+    return n
+  end
+  --@include tell.lua
   local function deputy(ms) -- tells the first in the queue when to look, and drops those who are gone
     local h = call('ZRANGE', Q, 0, 0)[1]
     while h and h ~= ME and tell(h, 'n ' .. ms) == 0 do
@@ -49,18 +54,18 @@ if not v then
     if n > 0 then break end
     h = call('ZRANGE', Q, 0, 0)[1]
   end
-  n = issue()
   if not h or h == ME then
+    n = issue()
     hold(n, ME, TTL)
     if h then call('ZREM', Q, ME) deputy(TTL) end
     return n
   end
-  hold(n, h, CLAIM)
+  hold(count() or issue(), h, CLAIM)
   deputy(CLAIM)
   v = call('GET', L)
 end
 local place = -1
-if ARGV[3] == '1' then -- a repeat keeps its place
+if ARGV[3] == 'j' or ARGV[3] == 'jk' then -- a repeat keeps its place
   local last = call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
   call('ZADD', Q, 'NX', (last or 0) + 1, ME)
   call('PEXPIRE', Q, 120000) -- longer than any waiter looks away

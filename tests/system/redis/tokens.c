@@ -1,6 +1,7 @@
 /* tokens.c: whatever happens to the data of a Redis, the tokens rise; and where nothing happened, they do not leap. */
 #include "clock.h"
 #include "probe.h"
+#include "proxy.h"
 #include "skew.h"
 #include "token.h"
 #include <signal.h>
@@ -180,6 +181,61 @@ static void test_demoted_and_promoted(void **state) {
     counts_on(&at_a);
 }
 
+/* A replica of nobody, and a primary again: nothing but its second id and offset tells. */
+static void flip(void) {
+    command(&a, "REPLICAOF 127.0.0.1 1");
+    command(&a, "REPLICAOF NO ONE");
+}
+
+static void test_counted_without_a_look(void **state) {
+    (void)state;
+    struct proxy *proxy = proxy_start(a.port);
+    struct probe p;
+    int64_t takes = 0;
+    probe_ready(&p, "redis://127.0.0.1:%d", proxy_port(proxy));
+    for (int i = 0; i < 50 && takes != 2; i++) { /* one look may be saved only within 10 ms, and not always is */
+        proxy_delay(proxy, PROXY_TO_SERVER, 0);
+        grants(&p, 2);
+        flip();
+        proxy_delay(proxy, PROXY_TO_SERVER, 50); /* it comes too late to be believed */
+        command(&a, "CONFIG RESETSTAT");
+        uint64_t before = last;
+        probe_name(&p, "n");
+        assert_int_equal(probe_take(&p, false), BK_YES);
+        assert_true(p.grant.token > before + TOKEN_LEAP / 2);
+        last = p.grant.token;
+        char *info = server_redis(a.port, "INFO commandstats"), *calls = strstr(info, "cmdstat_evalsha:calls=");
+        takes = calls ? atoll(calls + strlen("cmdstat_evalsha:calls=")) : 0;
+        free(info);
+        proxy_delay(proxy, PROXY_TO_SERVER, 0);
+        probe_release(&p);
+    }
+    assert_int_equal(takes, 2); /* asked again */
+    probe_close(&p);
+    proxy_stop(proxy);
+}
+
+static void test_handed_over_without_a_look(void **state) {
+    (void)state;
+    struct probe waiter;
+    probe_ready(&waiter, "%s", a.url);
+    assert_int_equal(probe_backend->hub_open(waiter.bk, probe_soon(3000), &waiter.error), BK_YES);
+    probe_name(&at_a, "n");
+    assert_int_equal(probe_take(&at_a, false), BK_YES);
+    probe_name(&waiter, "n");
+    assert_int_equal(probe_take(&waiter, true), BK_NO);
+    flip();
+    assert_int_equal(probe_release(&at_a), BK_YES);
+    assert_int_equal(probe_take(&waiter, true), BK_YES);
+    assert_true(waiter.grant.token > at_a.grant.token + TOKEN_LEAP / 2);
+    last = waiter.grant.token;
+    assert_int_equal(probe_take(&waiter, true), BK_YES); /* a repeat is told the same */
+    assert_int_equal(waiter.grant.token, last);
+    assert_int_equal(probe_release(&waiter), BK_YES);
+    counts_on(&at_a);
+    probe_close(&waiter);
+}
+
 static void test_first_replica(void **state) {
     (void)state;
     server_start_redis(&b, NULL);
@@ -339,6 +395,8 @@ int main(void) {
         CASE(old_snapshot),
         CASE(snapshot_of_a_held_lock),
         CASE(demoted_and_promoted),
+        CASE(counted_without_a_look),
+        CASE(handed_over_without_a_look),
         CASE(first_replica),
         CASE(backlog_forgotten),
         CASE(chained_failover),
