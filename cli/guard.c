@@ -162,8 +162,8 @@ static int guard_put(int argc, char **argv) {
     static const char usage[] =
         "pawl guard put URL RESOURCE [options] < DATA\n\n"
         "Replaces the data of RESOURCE with stdin, if the token is new enough.\n"
-        "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST, or etcd://HOST.\n\n" WRITING_HELP WRITING_SEQ
-        "\nExit: 0 written; " WRITING_EXIT;
+        "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST, postgresql://HOST, or etcd://HOST.\n\n" WRITING_HELP
+            WRITING_SEQ "\nExit: 0 written; " WRITING_EXIT;
     struct writing w = {0};
     pawl_error error = PAWL_ERROR_INIT;
     char *data = NULL;
@@ -209,14 +209,49 @@ static int guard_run(int argc, char **argv) {
     return code;
 }
 
+static void print_literal(const char *text) {
+    putchar('\'');
+    for (; *text; text++) {
+        if (*text == '\'') putchar('\'');
+        putchar(*text);
+    }
+    putchar('\'');
+}
+
+static int print_install(pawl_guard *guard, const char *rule, const char *table, const char *expression) {
+    const char *text = pawl_guard_install_text(guard);
+    if (!text) return complain(EXIT_FAILED, NULL, "guard install --print: only postgresql: is prepared by SQL");
+    fputs(text, stdout);
+    printf("INSERT INTO pawl.guard_set (rule) VALUES ('%s') ON CONFLICT DO NOTHING;\n", rule);
+    if (!table) return 0;
+    fputs("SELECT pawl.protect(", stdout);
+    print_literal(table);
+    if (expression) {
+        fputs(", ", stdout);
+        print_literal(expression);
+    }
+    puts(");");
+    return 0;
+}
+
 static int guard_install(int argc, char **argv) {
-    const char *rule = "ge";
-    const struct option_row rows[] = {{"rule", OPT_TEXT, &rule}, {0}};
+    const char *rule = "ge", *table = NULL, *expression = NULL;
+    bool print = false;
+    const struct option_row rows[] = {{"rule", OPT_TEXT, &rule},
+                                      {"protect", OPT_TEXT, &table},
+                                      {"resource", OPT_TEXT, &expression},
+                                      {"print", OPT_ON, &print, 1},
+                                      {0}};
     const struct verb verb = {
         .name = "guard install",
-        .usage = "pawl guard install URL [--rule ge|gt|seq]\n\n"
+        .usage = "pawl guard install URL [--rule ge|gt|seq] [--protect TABLE [--resource EXPR]] [--print]\n\n"
                  "Prepares a set of resources and fixes the rule for those to come. Without it the first\n"
-                 "write prepares the set, with ge.\n\n"
+                 "write prepares the set, with ge; but postgresql: needs it, or pawl init.\n\n"
+                 "  --protect TABLE   postgresql: refuse each INSERT, UPDATE and DELETE without a current token\n"
+                 "                    (SET LOCAL pawl.lock, pawl.token). It stops programs that forgot one, not a\n"
+                 "                    role that makes one up\n"
+                 "  --resource EXPR   what a row's resource is, in SQL over its columns; else TABLE:PRIMARY KEY\n"
+                 "  --print           print the SQL instead of running it\n\n"
                  "Exit: 0 ready; 120 no access; 125 it was installed with another rule.\n",
         .rows = rows,
         .mixed = true,
@@ -229,10 +264,16 @@ static int guard_install(int argc, char **argv) {
     for (int i = PAWL_RULE_GE; i <= PAWL_RULE_SEQ; i++)
         if (strcmp(pawl_guard_rule_name(i), rule) == 0) number = i;
     if (!number) return complain(EXIT_FAILED, NULL, "--rule %s: ge, gt or seq", rule);
+    if (expression && !table) return complain(EXIT_FAILED, NULL, "--resource needs --protect TABLE");
     pawl_error error = PAWL_ERROR_INIT;
     pawl_guard *guard;
     if ((code = open_guard(argv[1], NULL, &guard))) return code;
-    code = answer(pawl_guard_install(guard, number, &error), NULL, &error);
+    if (print) code = print_install(guard, rule, table, expression);
+    else {
+        int result = pawl_guard_install(guard, number, &error);
+        if (!result && table) result = pawl_guard_protect(guard, table, expression, &error);
+        code = answer(result, NULL, &error);
+    }
     pawl_guard_close(guard);
     return code;
 }
@@ -284,10 +325,11 @@ int cmd_guard(int argc, char **argv) {
                  "  exec URL RESOURCE -- CMD         run CMD while every other writer waits\n"
                  "  get URL RESOURCE [--json]        the data, or all of the record\n"
                  "  audit URL RESOURCE [--json]      the resets of the record\n"
-                 "  install URL [--rule ge|gt|seq]   prepare a set of resources\n"
+                 "  install URL [--rule ge|gt|seq]   prepare a set of resources; protect a table\n"
                  "  reset URL RESOURCE --to N --why TEXT\n"
                  "  test URL | --exec PROGRAM        does this guard keep its promises?\n\n"
-                 "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST (all forms of it), or etcd://HOST.\n"
+                 "URL is dir:DIRECTORY, sqlite:FILE, redis://HOST (all forms of it),\n"
+                 "postgresql://HOST, or etcd://HOST.\n"
                  "pawl guard VERB --help tells the rest.\n",
         .least = 1,
         .most = -1,

@@ -81,6 +81,13 @@ void pawl_guard_close(pawl_guard *guard); /* NULL is allowed */
 /* Prepares the set and fixes the rule for resources to come. Again with another rule: PAWL_EINVALID. Optional: without
  * it a set is prepared by its first write, with ge. */
 int pawl_guard_install(pawl_guard *guard, int rule, pawl_error *error);
+/* What an install does, as a text for the service's own tools; NULL: not a database. Lives as long as the handle. */
+const char *pawl_guard_install_text(pawl_guard *guard);
+/* postgresql: only, after an install: each INSERT, UPDATE and DELETE of the table wants a current token, told by SET
+ * LOCAL pawl.lock and pawl.token, of the resource that the row stands for: `expression`, SQL over the row's columns;
+ * NULL: "TABLE:" and the primary key. Stops programs that forgot, not a role that makes up a token. Again: as it is
+ * said now. */
+int pawl_guard_protect(pawl_guard *guard, const char *table, const char *expression, pawl_error *error);
 /* Replaces the data, if the token is new enough. A refusal's text names both workers and both tokens. */
 int pawl_guard_put(pawl_guard *guard, const pawl_guard_write *write, const void *data, size_t length,
                    pawl_error *error);

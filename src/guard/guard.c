@@ -18,9 +18,16 @@ extern const struct guard_kind guard_dir;
 static const struct row {
     const char *scheme, *module;
     const struct guard_kind *builtin;
-} rows[] = {{"dir", NULL, &guard_dir}, {"sqlite", "guard-sqlite", NULL}, {"redis", "redis", NULL},
-            {"rediss", "redis", NULL}, {"redis+unix", "redis", NULL},    {"redis+sentinel", "redis", NULL},
-            {"etcd", "etcd", NULL},    {"etcds", "etcd", NULL}};
+} rows[] = {{"dir", NULL, &guard_dir},
+            {"sqlite", "guard-sqlite", NULL},
+            {"redis", "redis", NULL},
+            {"rediss", "redis", NULL},
+            {"redis+unix", "redis", NULL},
+            {"redis+sentinel", "redis", NULL},
+            {"postgresql", "postgresql", NULL},
+            {"postgres", "postgresql", NULL},
+            {"etcd", "etcd", NULL},
+            {"etcds", "etcd", NULL}};
 
 struct pawl_guard {
     const struct guard_kind *kind;
@@ -33,7 +40,7 @@ struct pawl_guard {
 };
 
 static int find_kind(const char *scheme, const struct guard_kind **ret, pawl_error *error) {
-    char list[128] = "";
+    char list[160] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s:", used ? " " : "", rows[i].scheme);
@@ -415,3 +422,15 @@ PAWL_EXPORT void pawl_guard_write_init(pawl_guard_write *write, size_t size) {
 PAWL_EXPORT const char *pawl_guard_rule_name(int rule) { return guard_rule_name(rule); }
 
 PAWL_EXPORT void pawl_guard_free(pawl_guard_record *record) { free(record); }
+
+PAWL_EXPORT int pawl_guard_protect(pawl_guard *guard, const char *table, const char *expression, pawl_error *error) {
+    if (!guard->kind->protect)
+        return error_set(error, PAWL_EUNSUPPORTED, guard->shown, "only postgresql: has tables to protect");
+    if (!table || !*table || (expression && !*expression))
+        return error_set(error, PAWL_EINVALID, guard->shown, "name a table; an expression, if any, is not empty");
+    int code = check_process(guard, error);
+    if (code) return code;
+    return guard->kind->protect(guard->store, table, expression, clock_after_ms(clock_now_ns(), guard->wait_ms), error);
+}
+
+PAWL_EXPORT const char *pawl_guard_install_text(pawl_guard *guard) { return guard->kind->install_text; }

@@ -77,6 +77,9 @@ struct guard_kind {
     /* The whole record, without a lock; PAWL_GNORECORD. One block of memory for free(3): guard_record_make. */
     int (*read)(struct guard_store *, const struct guard_step *, pawl_guard_record **ret, pawl_error *);
     int (*install)(struct guard_store *, int rule, int64_t until_ns, pawl_error *); /* rule ge, gt or seq; durable */
+    /* NULL but for databases: see pawl_guard_protect and pawl_guard_install_text. */
+    int (*protect)(struct guard_store *, const char *table, const char *expression, int64_t until_ns, pawl_error *);
+    const char *install_text;
 };
 
 /* A module exports one table under this name, and pawl_backend_abi (module.h). */

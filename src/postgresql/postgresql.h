@@ -71,6 +71,8 @@ extern const char statement_bare_wait[];
 
 /* session.c */
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);
+/* One without settings of its own, for single statements: a pooler may stand between. */
+enum bk_says session_bare(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);
 /* Installs pawl.sql, in one transaction. */
 enum bk_says session_init(struct bk *bk, struct bk_until until, pawl_error *error);
 void session_drop(struct bk_session *session, bool forked);

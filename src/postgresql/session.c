@@ -251,7 +251,9 @@ static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until unti
     return BK_FAULT;
 }
 
-static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until until, struct bk_session **ret,
+enum how { BARE, GREETED, ADMITTED };
+
+static enum bk_says connect_and_greet(struct bk *bk, enum how how, struct bk_until until, struct bk_session **ret,
                                       pawl_error *error) {
     struct targets targets = {"", "", ""};
     const char *keys[MOST_PARAMETERS], *values[MOST_PARAMETERS];
@@ -274,7 +276,7 @@ static enum bk_says connect_and_greet(struct bk *bk, bool admit, struct bk_until
         snprintf(s->node, sizeof s->node, "%.100s:%.20s", PQhost(s->conn), PQport(s->conn));
         PQsetnonblocking(s->conn, 1);
         PQsetErrorVerbosity(s->conn, PQERRORS_DEFAULT);
-        says = greet(s, admit, until, error);
+        if (how != BARE) says = greet(s, how == ADMITTED, until, error);
     }
     if (says == BK_YES) *ret = s;
     else session_drop(s, false);
@@ -298,7 +300,7 @@ static enum bk_says test_exclusion(struct bk *bk, struct bk_session *a, struct b
     char key[24], answers[6] = "";
     random_bytes(&number, sizeof number);
     snprintf(key, sizeof key, "%lld", (long long)number);
-    enum bk_says says = connect_and_greet(bk, false, until, &b, error);
+    enum bk_says says = connect_and_greet(bk, GREETED, until, &b, error);
     if (says != BK_YES) return says;
     answers[0] = ask_bool(a, "pg_try_advisory_lock", key, until, error);
     answers[1] = answers[0] ? ask_bool(b, "pg_try_advisory_lock", key, until, error) : 0;
@@ -317,7 +319,7 @@ static enum bk_says test_exclusion(struct bk *bk, struct bk_session *a, struct b
 
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error) {
     struct bk_session *s;
-    enum bk_says says = connect_and_greet(bk, bk->tokens, until, &s, error);
+    enum bk_says says = connect_and_greet(bk, bk->tokens ? ADMITTED : GREETED, until, &s, error);
     if (says != BK_YES) return says;
     if (bk->selftest && !atomic_load(&bk->tested)) says = test_exclusion(bk, s, until, error);
     if (says == BK_YES) {
@@ -329,10 +331,14 @@ enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_ses
     return says;
 }
 
+enum bk_says session_bare(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error) {
+    return connect_and_greet(bk, BARE, until, ret, error);
+}
+
 enum bk_says session_init(struct bk *bk, struct bk_until until, pawl_error *error) {
     struct bk_session *s;
     PGresult *result = NULL;
-    enum bk_says says = connect_and_greet(bk, false, until, &s, error);
+    enum bk_says says = connect_and_greet(bk, GREETED, until, &s, error);
     if (says != BK_YES) return says;
     says = question_script(s, pawl_sql, until, &result, error);
     PQclear(result);

@@ -29,6 +29,15 @@ void begin_kind(const char *name) {
     static const char *const durable[] = {"--appendonly", "yes", "--appendfsync", "always", NULL};
     if (strcmp(kind, "redis") == 0) server_start_redis(&server, durable);
     if (strcmp(kind, "etcd") == 0) server_start_etcd(&server, NULL);
+    if (strcmp(kind, "postgresql") == 0) {
+        pawl_client *client = NULL;
+        error = (pawl_error)PAWL_ERROR_INIT;
+        server_start_postgres(&server, "");
+        int code = pawl_open(server.url, NULL, &client, &error);
+        if (!code) code = pawl_init(client, 20000, &error);
+        if (code) fprintf(stderr, "%s\n", error.text);
+        pawl_close(client);
+    }
 }
 
 void end_kind(void) {
@@ -43,7 +52,10 @@ int set_up(void **data) {
     number++;
     snprintf(folder, sizeof folder, "/tmp/pawl-guard-XXXXXX");
     if (!mkdtemp(folder)) return -1;
-    if (is_service())
+    if (strcmp(kind, "postgresql") == 0) { /* a set is a database: a copy of the prepared one */
+        free(server_sql(server.port, "CREATE DATABASE t%d TEMPLATE postgres", number));
+        snprintf(url, sizeof url, "postgresql://postgres@127.0.0.1:%d/t%d", server.port, number);
+    } else if (is_service())
         snprintf(url, sizeof url, "%s%sprefix=t%d:", server.url, strchr(server.url, '?') ? "&" : "?", number);
     else snprintf(url, sizeof url, strcmp(kind, "dir") == 0 ? "dir:%s/set" : "sqlite:%s/set.db", folder);
     if (wal) {
@@ -52,7 +64,9 @@ int set_up(void **data) {
         if (system(command) != 0) return -1;
     }
     error = (pawl_error)PAWL_ERROR_INIT;
-    return pawl_guard_open(url, NULL, &guard, &error);
+    int code = pawl_guard_open(url, NULL, &guard, &error);
+    if (code) fprintf(stderr, "%s\n", error.text);
+    return code;
 }
 
 static void remove_tree(const char *path) {
@@ -88,6 +102,7 @@ const char *foreign_place(void) {
     static char place[192];
     if (strcmp(kind, "redis") == 0) snprintf(place, sizeof place, "127.0.0.1:%d", server.port);
     else if (strcmp(kind, "etcd") == 0) snprintf(place, sizeof place, "t%d:%%guard/r/", number);
+    else if (strcmp(kind, "postgresql") == 0) snprintf(place, sizeof place, "127.0.0.1:%d", server.port);
     else snprintf(place, sizeof place, strcmp(kind, "dir") == 0 ? "%s/set/r.record" : "%s/set.db", folder);
     return place;
 }
@@ -98,6 +113,11 @@ static void command_for(bool write, char *ret, size_t size) {
     if (strcmp(kind, "redis") == 0)
         snprintf(ret, size, "redis-cli -p %d %s t%d:%%g:r field %s", server.port, write ? "HSET" : "HGET", number,
                  write ? "\"$1\" >/dev/null" : "");
+    else if (strcmp(kind, "postgresql") == 0)
+        snprintf(ret, size, "psql -qAtX -h 127.0.0.1 -p %d -U postgres t%d -c \"%s\"", server.port, number,
+                 write ? "ALTER TABLE pawl.guarded RENAME TO old; CREATE TABLE pawl.guarded AS SELECT 'somebody''s "
+                         "own'::text AS note"
+                       : "SELECT note FROM pawl.guarded");
     else if (strcmp(kind, "etcd") == 0)
         snprintf(ret, size, "ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:%d %s %s", server.port,
                  write ? "put" : "get --print-value-only", place);
@@ -106,14 +126,14 @@ static void command_for(bool write, char *ret, size_t size) {
 }
 
 void foreign_write(const char *text) {
-    char inner[300], whole[600];
+    char inner[400], whole[700];
     command_for(true, inner, sizeof inner);
     snprintf(whole, sizeof whole, "set -- \"%s\"; %s", text, inner);
     assert_int_equal(system(whole), 0);
 }
 
 char *foreign_read(void) {
-    char command[300], text[256] = "";
+    char command[400], text[256] = "";
     command_for(false, command, sizeof command);
     FILE *pipe = popen(command, "re");
     assert_non_null(pipe);

@@ -407,12 +407,12 @@ static void test_arguments(void **data) {
     pawl_guard *none = NULL;
     assert_int_equal(pawl_guard_open("nothing:x", NULL, &none, &error), PAWL_EINVALID);
     says("dir: sqlite:");
-    says("redis+sentinel: etcd: etcds:");
+    says("redis+sentinel: postgresql: postgres: etcd: etcds:");
     assert_int_equal(pawl_guard_open("dir:", NULL, &none, &error), PAWL_EINVALID);
     char unknown[256];
     snprintf(unknown, sizeof unknown, "%s%cmode=fast", url, strchr(url, '?') ? '&' : '?');
     assert_int_equal(pawl_guard_open(unknown, NULL, &none, &error), PAWL_EINVALID);
-    says("'mode'");
+    says("mode");
     assert_null(none);
     pawl_guard_write write = of("r", 1);
     write.lock = NULL;
