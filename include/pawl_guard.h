@@ -79,7 +79,7 @@ int pawl_guard_open(const char *url, const pawl_guard_options *options, pawl_gua
 void pawl_guard_close(pawl_guard *guard); /* NULL is allowed */
 
 /* Prepares the set and fixes the rule for resources to come. Again with another rule: PAWL_EINVALID. Optional: without
- * it a set is prepared by its first write, with ge. */
+ * it a set is prepared by its first write, with ge; but postgresql: needs it, or pawl_init. */
 int pawl_guard_install(pawl_guard *guard, int rule, pawl_error *error);
 /* What an install does, as a text for the service's own tools; NULL: not a database. Lives as long as the handle. */
 const char *pawl_guard_install_text(pawl_guard *guard);
@@ -96,7 +96,7 @@ int pawl_guard_put(pawl_guard *guard, const pawl_guard_write *write, const void 
 int pawl_guard_seal(pawl_guard *guard, const pawl_guard_write *write, pawl_error *error);
 /* Writes nothing, but raises the mark and keeps every other writer of the resource out until pawl_guard_leave: for a
  * resource that is changed by other means. One at a time for each handle; nothing else may be called in between.
- * PAWL_EUNSUPPORTED: redis: and etcd:, which cannot know whether we are still at it. */
+ * PAWL_EUNSUPPORTED: redis:, postgresql: and etcd:, which cannot know whether we are still at it. */
 int pawl_guard_enter(pawl_guard *guard, const pawl_guard_write *write, pawl_error *error);
 void pawl_guard_leave(pawl_guard *guard);
 /* After pawl_guard_enter: a descriptor whose duplicates keep others out after this process died; -1 where there is

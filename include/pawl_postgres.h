@@ -13,6 +13,7 @@
 #ifndef PAWL_POSTGRES_H
 #define PAWL_POSTGRES_H
 #include "pawl.h"
+#include "pawl_guard.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -47,6 +48,35 @@ int pawl_postgres_lock(struct pg_conn *conn, const char *name, const pawl_postgr
 
 /* PAWL_POSTGRES_INIT, for languages without a preprocessor. */
 void pawl_postgres_options_init(pawl_postgres_options *options, size_t size);
+
+/* --- guards: the resource's side, in the transaction that changes it; `pawl init` or `pawl guard install` once.
+ *
+ * Of a write these use resource, lock, token, seq, by and service. Each blocks as long as its statement does
+ * (lock_timeout and statement_timeout of the session). A refusal is PAWL_G..., and its text names both workers and both
+ * tokens; all but pawl_postgres_guard_update leave the transaction aborted then, so that nothing is changed. */
+
+struct pg_result; /* PGresult of <libpq-fe.h> */
+
+/* pawl.guard(): before the statements that change what the resource stands for. Raises the mark, with the transaction.
+ */
+int pawl_postgres_guard(struct pg_conn *conn, const pawl_guard_write *write, pawl_error *error);
+/* For protected tables: tells them who writes, until the transaction ends. Checks nothing. */
+int pawl_postgres_guard_tell(struct pg_conn *conn, const pawl_guard_write *write, pawl_error *error);
+/* What the result of any statement of a protected table means: PAWL_OK, PAWL_G..., or PAWL_E... . */
+int pawl_postgres_guard_result(const struct pg_result *result, pawl_error *error);
+
+/* Where a table of yours keeps the token; SQL identifiers, quoted if they need it. */
+typedef struct {
+    size_t size;
+    const char *table, *key; /* key: the column that names the row */
+    const char *fence, *by;  /* columns: bigint NOT NULL DEFAULT 0, and text or NULL: none */
+} pawl_postgres_fence;
+
+/* UPDATE table SET `set`, fence = token, by = who WHERE key = $1 AND fence <= token: one atomic step in READ COMMITTED.
+ * The parameters of `set` are $2 and on, n of them. PAWL_GSTALE; PAWL_GNORECORD: there is no such row, which a bare
+ * UPDATE cannot tell from stale. The cheapest guard; only as good as every writer's use of it. */
+int pawl_postgres_guard_update(struct pg_conn *conn, const pawl_postgres_fence *fence, const char *key, const char *set,
+                               int n, const char *const values[], const pawl_guard_write *write, pawl_error *error);
 
 #ifdef __cplusplus
 }

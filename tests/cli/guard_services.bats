@@ -1,4 +1,4 @@
-# pawl guard where the service keeps the data: Redis, etcd. Each server is the test's own (PAWL_TEST_...); one that is
+# pawl guard where the service keeps the data: Redis, etcd, PostgreSQL. Each server is the test's own (PAWL_TEST_...); one that is
 # missing is skipped.
 load helper
 
@@ -7,13 +7,14 @@ setup() {
     mkdir -p "${PAWL_URL#file:}"
     cd "$BATS_TEST_TMPDIR"
     export PAWL_NAME=acct
-    kinds=(${PAWL_TEST_REDIS:+"$PAWL_TEST_REDIS"} ${PAWL_TEST_ETCD:+"$PAWL_TEST_ETCD"})
-    [ ${#kinds[@]} -gt 0 ] || skip "neither Redis nor etcd"
+    kinds=(${PAWL_TEST_REDIS:+"$PAWL_TEST_REDIS"} ${PAWL_TEST_ETCD:+"$PAWL_TEST_ETCD"} ${PAWL_TEST_POSTGRESQL:+"$PAWL_TEST_POSTGRESQL"})
+    [ -z "${PAWL_TEST_POSTGRESQL-}" ] || pawl guard install "$PAWL_TEST_POSTGRESQL"
+    [ ${#kinds[@]} -gt 0 ] || skip "no server"
 }
 
 @test "the promises are kept" {
     for url in "${kinds[@]}"; do
-        run -0 pawl guard test --rounds 5 "$url"
+        run -0 pawl guard test --rounds 2 "$url"
         [[ $output == *"promises are kept" ]]
     done
 }
@@ -100,4 +101,29 @@ setup() {
     [ "$(pawl guard get "$url" held)" = one ]
     run --separate-stderr -125 pawl guard put "$PAWL_TEST_ETCD?while=lock/a" held --token 7 <<<two
     [[ $stderr == *"while is KEY@REVISION"* ]]
+}
+
+@test "postgresql: a protected table" {
+    [ -n "${PAWL_TEST_POSTGRESQL-}" ] || skip "no PostgreSQL"
+    sql() { psql -qAtX -v ON_ERROR_STOP=1 -h 127.0.0.1 -p "$PAWL_TEST_POSTGRESQL_PORT" -U postgres postgres "$@"; }
+    sql -c "CREATE TABLE accounts (id text PRIMARY KEY, owner text, balance int)"
+    pawl guard install "$PAWL_TEST_POSTGRESQL" --protect accounts
+    run --separate-stderr -1 sql -c "INSERT INTO accounts VALUES ('9021', 'ana', 1000)"
+    [[ $stderr == *"'accounts:9021' is guarded"*"SET LOCAL pawl.token"* ]]
+    pawl run -u "$PAWL_TEST_POSTGRESQL" acct -- sh -c "psql -qAtX -h 127.0.0.1 -p $PAWL_TEST_POSTGRESQL_PORT -U postgres postgres -c \"
+        BEGIN; SET LOCAL pawl.lock = '\$PAWL_NAME'; SET LOCAL pawl.token = '\$PAWL_TOKEN';
+        INSERT INTO accounts VALUES ('9021', 'ana', 1000); COMMIT\""
+    [ "$(sql -c "SELECT balance FROM accounts")" = 1000 ]
+    run --separate-stderr -125 pawl guard install "$PAWL_TEST_POSTGRESQL" --resource x
+    run --separate-stderr pawl guard install "$PAWL_TEST_POSTGRESQL" --protect nonesuch
+    [[ $status -ne 0 && $stderr == *nonesuch* ]]
+    # by the printed text, in a database that pawl has never seen
+    sql -c "CREATE DATABASE other"
+    pawl guard install "$PAWL_TEST_POSTGRESQL" --protect "it's" --resource "'o''' || owner" --print >install.sql
+    other() { psql -qAtX -v ON_ERROR_STOP=1 -h 127.0.0.1 -p "$PAWL_TEST_POSTGRESQL_PORT" -U postgres other "$@"; }
+    other -c "CREATE TABLE \"it's\" (id int, owner text)"
+    sed -i "s/pawl.protect('it''s'/pawl.protect('\"it''s\"'/" install.sql
+    other -1 -f install.sql >/dev/null
+    run --separate-stderr -1 other -c "INSERT INTO \"it's\" VALUES (1, 'ana')"
+    [[ $stderr == *"'o''ana' is guarded"* ]]
 }
