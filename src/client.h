@@ -45,54 +45,48 @@ enum lock_state {
 
 struct name; /* names.c */
 
-struct pawl_lock {
+struct pawl_lock { /* a program may hold many: ordered so that nothing is padded */
     pawl_client *client;
     enum lock_state state;
     int refs; /* the user, or who ends it: 1; the keeper while it works on it: 1 */
     bool event_form, is_try, linked;
-    bool in_keeper; /* the keeper is asking for it: others leave it to him */
+    bool in_keeper;       /* the keeper is asking for it: others leave it to him */
+    bool keeps_session;   /* the claim waits in session: it stays lent to this lock */
+    atomic_bool granted;  /* grant is to be released, and ended */
+    atomic_bool admitted; /* it is its turn among the locks of this process (names.c) */
+    atomic_bool woken;
     void *user;
     pawl_lock *next, *previous; /* all locks of the client */
 
     struct bk_claim claim;
     struct bk_grant grant;
     struct lease own_lease, *lease; /* lease: NULL before the first question and after the end */
-    atomic_bool granted;            /* grant is to be released, and ended */
     struct session *session;        /* session-bound: where the grant, or the waiting claim, lives */
-    bool keeps_session;             /* the claim waits in it: it stays lent to this lock */
     int64_t max_hold_ms;
     _Atomic int64_t max_until_ns; /* INT64_MIN: lost */
 
     /* the attempt */
     int64_t began_ns, give_up_ns, ask_at_ns, last_sent_ns, backoff_ms;
-    int fruitless, late_grants; /* questions without an answer in a row; grants that came too late */
-    bool contact;               /* the service has answered this attempt */
-    bool dirty;                 /* something of the claim may be there: undo */
     int64_t undo_since_ns;      /* the first of the undo_tries */
-    int undo_tries;
     int64_t in_flight_until_ns; /* a question ended unknown: until then it may still reach the service */
+    char *holder;               /* last known, for messages */
+    int undo_tries;
+    int fruitless, late_grants; /* questions without an answer in a row; grants that came too late */
     int cancel_fd;              /* blocking form: the caller's */
     int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */
-    atomic_bool woken;
-    char *holder; /* last known, for messages */
+    bool contact;               /* the service has answered this attempt */
+    bool dirty;                 /* something of the claim may be there: undo */
+    bool in_waiters;            /* the hub may name it: it waits, or it is held and watched */
+    bool keeper_hears;          /* the keeper listens for it, and no caller */
+    bool rests; /* blocking form: until it is woken; it may have to listen to the hub meanwhile (hub.c) */
+    bool in_events, result_waits, loss_waits; /* event.c */
 
-    /* its place among the locks of this process (names.c) */
-    struct name *name_entry;
-    atomic_bool admitted;
+    struct name *name_entry; /* names.c */
     pawl_lock *name_next, *name_previous;
-    struct map_node by_owner;
-    bool in_waiters;   /* the hub may name it: it waits, or it is held and watched */
-    bool keeper_hears; /* the keeper listens for it, and no caller */
-
-    /* blocking form: it rests until it is woken, and may have to listen to the hub meanwhile (hub.c) */
-    bool rests;
+    struct map_node by_owner; /* hub.c */
     pawl_lock *rest_next, *rest_previous;
-
+    pawl_lock *event_next;  /* event.c */
     struct heap_node timer; /* in client->work: when the keeper has to do something about this lock itself */
-
-    /* events (event.c) */
-    pawl_lock *event_next;
-    bool in_events, result_waits, loss_waits;
     int lost_fd;
     int end_code; /* why it failed, or PAWL_ELOST */
     char *end_text;

@@ -17,10 +17,10 @@ struct lease {
     struct life life;
     struct bk_life bk;
     enum lease_state state;
+    int users;              /* shared: locks that hang on it, the keeper while it asks */
     struct heap_node timer; /* in client->leases while alive */
     pawl_client *client;
     pawl_lock *own;     /* NULL: shared */
-    int users;          /* shared: locks that hang on it, the keeper while it asks */
     struct lease *next; /* shared: of the client */
 };
 

@@ -138,7 +138,7 @@ static void record(struct lockfile *file, const struct bk_claim *claim, uint64_t
 /* Unlocked by now: kept for the next, or closed. */
 static void put_aside(struct bk_session *session, struct lockfile *file) {
     if (session->spare.fd >= 0) lockfile_close(&session->spare);
-    session->spare = *file;
+    memcpy(&session->spare, file, lockfile_size(file)); /* it may be no longer than that */
     session->spare.seen = false;
     session->spare_forks = atomic_load(&forks);
     file->fd = -1;
@@ -158,7 +158,7 @@ static bool take_spare(struct bk_session *session, const struct bk_claim *claim,
 static enum bk_says grant(struct bk_session *session, struct bk_claim *claim, struct lockfile *file,
                           struct bk_until until, struct bk_grant *ret, pawl_error *error) {
     uint64_t token;
-    struct lockfile *held = malloc(sizeof *held);
+    struct lockfile *held = malloc(lockfile_size(file));
     if (!held) error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     if (!held || (!file->seen && lockfile_recheck(session->place, file, error)) ||
         counter_draw(session->place, until, &token, error) != BK_YES) {
@@ -168,7 +168,7 @@ static enum bk_says grant(struct bk_session *session, struct bk_claim *claim, st
     }
     record(file, claim, token);
     lockfile_leave(file); /* the next may come up to flock */
-    *held = *file;
+    memcpy(held, file, lockfile_size(file));
     ret->token = token;
     ret->left_ms = -1;
     ret->pin = NULL;

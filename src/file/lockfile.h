@@ -19,10 +19,11 @@
 #define PAWL_FILE_LOCKFILE_H
 #include "about.h"
 #include "place.h"
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct lockfile {
-    char file[NAME_FILE_SIZE];
     int fd;
     dev_t dev;
     ino_t ino;
@@ -32,6 +33,7 @@ struct lockfile {
     bool lent;       /* copies of the descriptor may be kept elsewhere */
     int64_t arrival; /* ours in the queue; 0: not in it */
     int64_t before;  /* whose arrival was before ours: a hint, 0 none */
+    char file[NAME_FILE_SIZE];
 };
 
 struct slot {
@@ -44,6 +46,10 @@ struct slot {
 
 /* Opens the file of that lock, made if need be. PAWL_EUNSAFE if it is somebody else's content, or not to be trusted. */
 int lockfile_open(struct place *place, const char *name, size_t length, struct lockfile *ret, pawl_error *error);
+/* What of it is in use: most names are short, and a program may hold many locks. */
+static inline size_t lockfile_size(const struct lockfile *file) {
+    return offsetof(struct lockfile, file) + strlen(file->file) + 1;
+}
 /* Releases whatever is locked, also for copies of the descriptor in other processes. */
 void lockfile_unlock(struct lockfile *file);
 void lockfile_close(struct lockfile *file); /* does not unlock while copies of the descriptor are open elsewhere */
