@@ -1,7 +1,7 @@
 /* etcd.c: the recipe: one transaction a question.
  *
  *   try      If nobody has a key under the lock's prefix Then put ours, Else show the first
- *   queue    If our key is not there Then put it; show the first, and who stands just before us
+ *   queue    If our key is not there Then put it, show the first, and who stands just before us
  *   ask      If our key is still there, as it was, Then show the first, and who stands just before us
  *   release  If our key is still there, as it was, Then delete it
  * Each that may grant reads the token's base in the same transaction. Whoever waits watches only the key just before
@@ -19,9 +19,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_MS 30000 /* no waiter looks away for longer; the hub finds out by itself if nobody talks to it any more   \
-                       */
-#define POLL_MS 200   /* and one that cannot be told looks so often */
+#define LOOK_MS                                                                                                        \
+    30000           /* no waiter looks away for longer; the hub finds out by itself if nobody talks to it any more     \
+                     */
+#define POLL_MS 200 /* and one that cannot be told looks so often */
 
 /* --- taking --- */
 
@@ -91,16 +92,17 @@ static void watch(struct bk_session *s, const struct bk_claim *claim, struct pla
     if (line->hub == hub && line->watch_id) hub_never_mind(s->bk, line->watch_id);
     line->hub = hub;
     line->before = before->create_revision;
-    line->watch_id = hub_wish(s->bk, claim->owner, before->key.data, before->key.len);
+    line->watch_id = hub_wish(s->bk, claim->owner, before->key.data, before->key.len, line->seen);
 }
 
-/* In line: the answer shows the first, the one before us, and the token's base. */
-static enum bk_says judge(struct bk_session *s, struct bk_claim *claim, const Pb__TxnResponse *answer,
+/* In line: the first, and the one before us, NULL: none. */
+static enum bk_says judge(struct bk_session *s, struct bk_claim *claim, const Pb__KeyValue *first,
+                          const Pb__KeyValue *before, const Pb__TxnResponse *answer, size_t base_at,
                           struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
     struct place_in_line *line = claim->of;
-    const Pb__KeyValue *first = only(range_at(answer, 0)), *before = only(range_at(answer, 1));
     if (!first) return nonsense(s, error);
-    if (first->create_revision == line->revision) return grant(s, claim, line->revision, answer, 2, ret, error);
+    if (first->create_revision == line->revision) return grant(s, claim, line->revision, answer, base_at, ret, error);
+    line->seen = answer->header->revision;
     if (before) watch(s, claim, line, before);
     fill_busy(first, before ? LOOK_MS : 1, true, ret_busy);
     return BK_NO;
@@ -123,7 +125,7 @@ static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, stru
     if (says != BK_YES) return says;
     *ret_gone = !answer->succeeded;
     if (*ret_gone) return BK_NO;
-    return judge(s, claim, answer, ret, ret_busy, error);
+    return judge(s, claim, only(range_at(answer, 0)), only(range_at(answer, 1)), answer, 2, ret, ret_busy, error);
 }
 
 static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
@@ -136,6 +138,8 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
     ask_begin(&a);
     ask_if(&a, k.own, NULL, 0);
     ask_put(&a, &k, claim);
+    ask_range(&a, true, k.lock, k.end, INT64_MAX); /* the last two: ours, which it sees, and the one before it */
+    a.ranges[0].limit = 2;
     ask_range(&a, true, k.lock, k.end, 0);
     ask_range(&a, true, k.base, NULL, 0);
     ask_range(&a, false, k.own, NULL, 0);
@@ -155,10 +159,11 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
     memcpy(line->owner, claim->owner, 16);
     line->revision = mine ? mine->create_revision : answer->header->revision;
     claim->of = line;
-    if (answer->succeeded && only(range_at(answer, 1)) && only(range_at(answer, 1))->create_revision == line->revision)
-        return grant(s, claim, line->revision, answer, 2, ret, error);
-    return ask_again(s, claim, until, ret, ret_busy, &gone,
-                     error); /* who is before us: it could not be asked at once */
+    if (!answer->succeeded) return ask_again(s, claim, until, ret, ret_busy, &gone, error); /* a repeat */
+    const Pb__RangeResponse *last = range_at(answer, 1);
+    if (!last || last->n_kvs == 0 || last->kvs[0]->create_revision != line->revision) return nonsense(s, error);
+    return judge(s, claim, only(range_at(answer, 2)), last->n_kvs > 1 ? last->kvs[1] : NULL, answer, 3, ret, ret_busy,
+                 error);
 }
 
 static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queue, struct bk_until until,

@@ -24,7 +24,7 @@ struct place_in_line { /* claim->of, grant->of */
     struct bk *bk;
     unsigned char owner[16];
     int64_t revision; /* create revision of our key */
-    int64_t seen;     /* held: the key was ours at this revision of the store, the watch begins behind it */
+    int64_t seen;     /* at this revision of the store it stood so: `before` was before us, or the lock was ours */
     uint64_t token;   /* as granted */
     int64_t before;   /* waiting: create revision of the key that is watched; 0: none */
     int64_t watch_id; /* of that watch, or, held, of the watch on our own key; 0: none */
@@ -88,8 +88,8 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);
 int hub_fd(struct bk *bk);
 enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error);
 void hub_close(struct bk *bk, bool forked);
-/* Any thread: tell `owner` when `key` is deleted, and once when the watch stands. Its id; it is told by hub_number. */
-int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length);
+/* Any thread: tell `owner` when `key`, which was there at the revision `seen`, is deleted. The id of the watch. */
+int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length, int64_t seen);
 void hub_never_mind(struct bk *bk, int64_t watch_id); /* any thread */
 void hub_watch(struct bk *bk, const struct bk_grant *grant);
 #endif

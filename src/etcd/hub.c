@@ -1,7 +1,7 @@
-/* hub.c: one watch stream a client, on a connection of its own, worked by the keeper alone. Two kinds of keys are
+/* hub.c: one watch stream a client, on a connection of its own. Two kinds of keys are
  * watched, each by its own watch on that stream:
- *   - the key just before a waiter's. Waiters tell of it through a pipe; they are told when the watch stands (the key
- * may have gone just before: they look once more) and when the key is deleted;
+ *   - the key just before a waiter's, from now on. Waiters tell of it through a pipe; they are told when it is
+ *     deleted, and when the watch stands, if anything was written since they saw the key: then they look once more;
  *   - a holder's own key, from the revision at which it was granted, so that nothing needs a second look.
  * If the stream ends, everybody looks for himself and says anew what is to be watched. */
 #include "ask.h"
@@ -20,7 +20,7 @@
 #define SIGN_S 4 /* a sign of life is asked for so often; it is dead if none came until the next one is due */
 
 struct wish { /* written to the pipe in one piece */
-    int64_t id, from;
+    int64_t id, from, seen;
     unsigned char owner[16];
     uint16_t length; /* 0: never mind */
     unsigned char key[KEY_SIZE];
@@ -28,7 +28,7 @@ struct wish { /* written to the pipe in one piece */
 
 struct watch {
     struct map_node node; /* hash: the id */
-    int64_t from;         /* 0: now */
+    int64_t from, seen;   /* from 0: now; seen: the key was there at that revision */
     unsigned char owner[16];
     uint16_t length;
     unsigned char key[];
@@ -49,8 +49,8 @@ static void tell(struct bk *bk, const struct wish *wish) {
     if (write(bk->wish_write, wish, offsetof(struct wish, key) + wish->length) < 0) errno = 0;
 }
 
-int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length) {
-    struct wish wish = {.id = next_id(bk), .length = (uint16_t)length};
+int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length, int64_t seen) {
+    struct wish wish = {.id = next_id(bk), .seen = seen, .length = (uint16_t)length};
     if (length == 0 || length > sizeof wish.key) return 0; /* somebody else's long key: looked at from time to time */
     memcpy(wish.owner, owner, 16);
     memcpy(wish.key, key, length);
@@ -118,6 +118,7 @@ static void begin_watch(struct hub *hub, const struct wish *wish) {
     struct watch *watch = map_reserve(&hub->watches) ? malloc(sizeof *watch + wish->length) : NULL;
     if (!watch) return;
     watch->from = wish->from;
+    watch->seen = wish->seen;
     watch->length = wish->length;
     memcpy(watch->owner, wish->owner, 16);
     memcpy(watch->key, wish->key, wish->length);
@@ -130,7 +131,7 @@ static void begin_watch(struct hub *hub, const struct wish *wish) {
 static void begin_anew(struct bk *bk, struct watch *watch) {
     send_cancel(bk->hub, (int64_t)watch->node.hash);
     map_remove(&bk->hub->watches, &watch->node);
-    watch->from = 0;
+    watch->from = watch->seen = 0;
     map_add(&bk->hub->watches, &watch->node, (uint64_t)next_id(bk));
     send_create(bk->hub, watch);
 }
@@ -138,7 +139,7 @@ static void begin_anew(struct bk *bk, struct watch *watch) {
 void hub_watch(struct bk *bk, const struct bk_grant *grant) {
     struct place_in_line *line = grant->of;
     unsigned hub = atomic_load(&bk->hub_number);
-    struct wish wish = {.from = line->seen + 1};
+    struct wish wish = {.from = line->seen + 1, .seen = line->seen};
     struct keys k;
     if (!bk->hub || (line->hub == hub && line->watch_id)) return;
     keys_of(bk, grant->claim, &k);
@@ -182,7 +183,7 @@ static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake 
     } else if (watch && r->n_events > 0) {
         wake(watch->owner, data);
         unwatch(hub, watch); /* it was deleted; only a key of that name could come again */
-    } else if (watch && r->created && watch->from == 0) {
+    } else if (watch && r->created && watch->from == 0 && !(r->header && r->header->revision <= watch->seen)) {
         wake(watch->owner, data);
     }
     pb__watch_response__free_unpacked(r, NULL);
