@@ -249,23 +249,30 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
 
 int hub_fd(struct bk *bk) { return bk->hub ? bk->hub->epoll : -1; }
 
-enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error) {
-    struct hub *hub = bk->hub;
-    struct bk_until now = {.at_ns = 0, .cancel_fd = -1};
-    if (!hub) return BK_FAULT;
-    read_wishes(bk);
-    bool good = true;
-    while (good && http2_pump(hub->h, false, now, error) == BK_YES) continue;
-    for (unsigned char *body; good;) {
+/* All messages that are complete. false: the stream is of no use any more. */
+static bool hear_all(struct bk *bk, bk_wake *wake, void *data, pawl_error *error) {
+    for (unsigned char *body;;) {
         size_t size;
-        enum bk_says says = grpc_stream_next(hub->h, &hub->stream, &body, &size, error);
-        if (says == BK_NO) break;
-        good = says == BK_YES && hear(bk, body, size, wake, data, error);
-        if (says == BK_YES) free(body);
+        enum bk_says says = grpc_stream_next(bk->hub->h, &bk->hub->stream, &body, &size, error);
+        if (says == BK_NO) return true;
+        if (says != BK_YES) return false;
+        bool good = hear(bk, body, size, wake, data, error);
+        free(body);
+        if (!good) return false;
     }
-    good = good && tick(hub, error) && !http2_worn(hub->h);
-    if (good) http2_pump(hub->h, false, now, error); /* what was said meanwhile; if it broke, the next call hears so */
-    if (good) return BK_YES;
+}
+
+enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error) {
+    struct bk_until now = {.at_ns = 0, .cancel_fd = -1};
+    if (!bk->hub) return BK_FAULT;
+    read_wishes(bk);
+    bool good = tick(bk->hub, error);
+    /* Until nothing moves: what is heard may be answered, and what is answered is sent at once. */
+    for (enum bk_says moved = BK_YES; good && moved == BK_YES;) {
+        moved = http2_pump(bk->hub->h, false, now, error);
+        good = hear_all(bk, wake, data, error) && moved != BK_FAULT;
+    }
+    if (good && !http2_worn(bk->hub->h)) return BK_YES;
     atomic_fetch_add(&bk->next, 1); /* another member may be better */
     hub_close(bk, false);
     return BK_FAULT;

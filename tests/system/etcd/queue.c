@@ -1,6 +1,8 @@
 /* queue.c: the line of waiters: with etcdctl and etcd's own lock service in it, long, and next to other names. */
 #include "common.h"
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -174,6 +176,34 @@ static void test_each_release_wakes_one(void **state) {
     free(p);
 }
 
+static atomic_llong slowest_ns;
+
+static void *take_turns(void *data) {
+    pawl_client *c = client(url, TTL_MS);
+    int turns = getenv("PAWL_TEST_FULL") ? 2000 : 300;
+    (void)data;
+    for (int i = 0; i < turns; i++) {
+        int64_t began = clock_now_ns();
+        pawl_lock *lock = take(c, "n", 10000);
+        int64_t waited = clock_now_ns() - began;
+        if (waited > atomic_load(&slowest_ns)) atomic_store(&slowest_ns, waited);
+        pawl_release(lock, 2000, NULL);
+    }
+    pawl_close(c);
+    return NULL;
+}
+
+/* A release between what a waiter saw and its watch is not missed, nor any message that came while another was heard.
+ */
+static void test_no_hand_over_stalls(void **state) {
+    (void)state;
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_turns, NULL), 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    print_message("# the slowest of all turns waited %.0f ms\n", (double)slowest_ns / 1e6);
+    assert_true(slowest_ns < 1000 * NS_PER_MS);
+}
+
 /* Cut off for longer than its ttl while it waits: what it had there is gone, and it begins anew. */
 static void test_a_waiter_whose_lease_ended_is_not_served_with_it(void **state) {
     (void)state;
@@ -235,6 +265,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_the_prefix_of_another_program, one, teardown),
         cmocka_unit_test_setup_teardown(test_names_that_begin_alike_do_not_meet, one, teardown),
         cmocka_unit_test_setup_teardown(test_each_release_wakes_one, one, teardown),
+        cmocka_unit_test_setup_teardown(test_no_hand_over_stalls, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_waiter_whose_lease_ended_is_not_served_with_it, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_deaf_stream_is_noticed, one, teardown),
     };
