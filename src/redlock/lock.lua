@@ -1,12 +1,15 @@
 -- Rule: LOCK: where the lock is free, it gets number n = max(counter + 1, hint); the + 1 is essential (models/, b5). The value
 -- is n(16) ':' v(48) wall-clock(13) about, so that SET NX excludes us and is excluded. A repeat of what was granted says the
--- same number and what is left. Busy: with a member, it enters the queue of those who are told (release.lua).
--- KEYS lock counter meta queue   ARGV v(48)+ms(13)+about ttl hint id [member score]
+-- same number and what is left. Busy, also if it is the turn of another one who was told: with a member, it enters the queue
+-- (release.lua).
+-- KEYS lock counter meta queue turn   ARGV v(48)+ms(13)+about ttl hint epoch [member score]
 -- Returns 'G' n [left], or {counter, ttl left, place from 0 or -1, value of the holder}, or as admit.lua.
-local L, N, META, Q = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local VALUE, TTL, ID, MEMBER = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+local L, N, META, Q, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local VALUE, TTL, EPOCH, MEMBER = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 --@include admit.lua
-local v, c = redis.call('GET', L), redis.call('GET', N)
+local v, ours = redis.call('GET', L), redis.call('MGET', N, T)
+local c, turn = ours[1], ours[2]
+if not v and turn and string.sub(turn, 18, 61) ~= string.sub(VALUE, 1, 44) then v, L = turn, T end
 c = c and math.max(tonumber(c), BASE) or F -- a counter may expire: the floor is above it
 if v then
   if string.sub(v, 18, 65) == string.sub(VALUE, 1, 48) then return 'G' .. string.sub(v, 1, 16) .. ' ' .. redis.call('PTTL', L) end
@@ -29,5 +32,6 @@ if n > F then redis.call('SETRANGE', META, 0, string.format('%016d', n + 127)) e
 n = string.format('%016d', n)
 redis.call('SET', N, n, 'PX', 86400000)
 redis.call('SET', L, n .. ':' .. VALUE, 'PX', TTL)
+if turn then redis.call('DEL', T) end
 if MEMBER then redis.call('ZREM', Q, MEMBER) end
 return 'G' .. n

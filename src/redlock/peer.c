@@ -15,7 +15,6 @@
 #define BACKOFF_FIRST_MS 20
 #define BACKOFF_LAST_MS 1000
 #define HANDSHAKE_MS 1000 /* TLS: for one instance; the others wait meanwhile */
-#define META_AT 109       /* so many characters of meta at least */
 
 void peer_init(struct peer *p, const struct place *place, const struct url_host *host) {
     memset(p, 0, sizeof *p);
@@ -125,15 +124,12 @@ static bool read_meta(struct peer *p, const redisReply *reply) {
         verdict(&p->wire, reply->str, &p->why);
         return false;
     }
-    if (!p->empty && (reply->type != REDIS_REPLY_STRING || reply->len < META_AT)) {
+    if (!p->empty && (reply->type != REDIS_REPLY_STRING || reply->len != META_CHARS)) {
         verdict(&p->wire, "PAWLNUMBERS", &p->why);
         return false;
     }
     snprintf(p->epoch, sizeof p->epoch, "%.*s", EPOCH_CHARS, p->empty ? "" : reply->str + 34);
     p->lost = p->empty || memcmp(reply->str + 68, p->greeting.run_id, 40) != 0;
-    memset(p->id, '0', ID_CHARS);
-    p->id[EPOCH_CHARS] = ' ';
-    memcpy(p->id + EPOCH_CHARS + 1, p->greeting.run_id, 41);
     p->state = PEER_READY;
     p->backoff_ms = 0;
     p->why.code = PAWL_OK;

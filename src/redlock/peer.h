@@ -7,7 +7,7 @@
 #include "resolve.h"
 
 #define EPOCH_CHARS 33 /* number(16) '.' run(16) */
-#define ID_CHARS 74    /* epoch ' ' run id(40): by what the scripts admit us (admit.lua) */
+#define META_CHARS 149 /* of what an instance keeps (admit.lua) */
 #define PEER_OWED 512  /* so many replies may be owed; a peer that owes more is asked nothing */
 
 enum peer_state { PEER_CLOSED, PEER_DIALLING, PEER_GREETING, PEER_READY };
@@ -22,7 +22,6 @@ struct peer {
     struct resolved resolved;
     int address; /* of which it is dialled */
     struct greeting greeting;
-    char id[ID_CHARS + 1];       /* run id as greeted; the epoch is what this session asks in */
     char epoch[EPOCH_CHARS + 1]; /* of the instance, as it said last; "": none */
     bool lost;                   /* it does not vote: it has no memory, or not its own */
     bool empty;                  /* and nothing is left of it */

@@ -1,6 +1,6 @@
 -- Rule: what SEAL would say, and nothing is changed.
--- KEYS meta lock   ARGV id v(48) m      Returns 'S1' or 'S0', or as admit.lua.
-local META, ID = KEYS[1], ARGV[1]
+-- KEYS meta lock   ARGV epoch v(48) m      Returns 'S1' or 'S0', or as admit.lua.
+local META, EPOCH = KEYS[1], ARGV[1]
 --@include admit.lua
 local v = redis.pcall('GETRANGE', KEYS[2], '0', '64')
 if type(v) == 'table' then

@@ -19,7 +19,9 @@ void names_of(const struct bk *bk, const struct bk_claim *c, struct names *ret) 
     place_keys(&bk->place, c->name, c->name_len, &ret->keys);
     ret->keys.queue[kind] = 'l';
     memcpy(ret->counter, ret->keys.queue, ret->keys.queue_length);
+    memcpy(ret->turn, ret->keys.queue, ret->keys.queue_length);
     ret->counter[kind] = 'c';
+    ret->turn[kind] = 't';
 }
 
 void attempt_text(const struct bk *bk, const unsigned char owner[16], unsigned k, char ret[OWNER_CHARS + 1]) {
@@ -42,7 +44,7 @@ struct tally { /* of one lock */
 static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, const char *value, size_t length,
                                 const char *most, const char *member, struct bk_until until, pawl_error *error) {
     struct bk *bk = s->bk;
-    struct question q = {.script = &script_release, .keys = 2, .args.n = 3};
+    struct question q = {.script = &script_release, .keys = 3, .args.n = 3};
     struct names names;
     struct tally t = {0, 0};
     char channel[PREFIX_MAX + 8];
@@ -52,6 +54,7 @@ static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, 
     snprintf(channel, sizeof channel, "%s%%w:", bk->place.prefix);
     arg(&q.args, names.keys.lock, names.keys.lock_length);
     arg(&q.args, names.keys.queue, names.keys.queue_length);
+    arg(&q.args, names.turn, names.keys.queue_length);
     arg(&q.args, value, length);
     arg_text(&q.args, most);
     arg_text(&q.args, channel);
@@ -121,7 +124,7 @@ static bool decided(const struct bk *bk, const struct tally t[], int n) {
 /* One round for those of one epoch: an answer from another epoch is a no, as is one that lost its memory. */
 static void renew_round(struct bk_session *s, struct bk_life *const lives[], int n, struct renewal texts[],
                         struct bk_until until, struct tally t[]) {
-    struct question q = {.script = &script_seal, .keys = 1 + 2 * n, .id_arg = 4 + 2 * n, .args.n = 3};
+    struct question q = {.script = &script_seal, .keys = 1 + 2 * n, .epoch_arg = 4 + 2 * n, .args.n = 3};
     char meta[PREFIX_MAX + 8];
     int i;
     snprintf(meta, sizeof meta, "%s%%r", s->bk->place.prefix);
@@ -187,7 +190,7 @@ static enum bk_says redlock_renew(struct bk_session *s, struct bk_life *const li
 /* A glance: SEAL would say it, but changes the ttl. */
 static enum bk_says redlock_prove(struct bk_session *s, const struct bk_grant *g, struct bk_until until,
                                   pawl_error *error) {
-    struct question q = {.script = &script_prove, .keys = 2, .id_arg = 5, .args.n = 3};
+    struct question q = {.script = &script_prove, .keys = 2, .epoch_arg = 5, .args.n = 3};
     struct renewal r;
     struct tally t = {0, 0};
     const struct grant *of = g->of;

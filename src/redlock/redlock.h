@@ -34,7 +34,7 @@ struct question {
     const struct script *script;
     struct args args;
     int keys;
-    int id_arg; /* the argument that is each peer's id; 0: none */
+    int epoch_arg; /* the argument that is the session's epoch; 0: none */
 };
 typedef uint32_t peers; /* a set of instances */
 
@@ -75,7 +75,7 @@ void round_level(struct bk_session *s, peers behind);
 
 struct names {
     struct keys keys;
-    char counter[KEY_SIZE];
+    char counter[KEY_SIZE], turn[KEY_SIZE];
 };
 void names_of(const struct bk *bk, const struct bk_claim *claim, struct names *ret);
 /* The value of attempt k of an owner, 48 characters: random, another one for each attempt. */

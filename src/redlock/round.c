@@ -24,10 +24,9 @@ static int64_t timeout_ms(const struct bk *bk, int64_t ttl_ms) {
 static void ask(struct bk_session *s, int i) {
     struct peer *p = &s->peers[i];
     struct question *q = s->question;
-    if (q->id_arg) {
-        memcpy(p->id, s->epoch, EPOCH_CHARS);
-        q->args.value[q->id_arg] = p->id;
-        q->args.length[q->id_arg] = ID_CHARS;
+    if (q->epoch_arg) {
+        q->args.value[q->epoch_arg] = s->epoch;
+        q->args.length[q->epoch_arg] = EPOCH_CHARS;
     }
     if (peer_ask(p, q->script, &q->args, q->keys)) s->sent |= one(i), s->reached |= one(i);
     else if (p->state == PEER_READY) s->failed |= one(i); /* it owes us too much */

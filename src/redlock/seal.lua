@@ -1,9 +1,9 @@
 -- Rule: SEAL, which is also RENEW: only where the lock is ours and was granted with a number not above m: then no lower
 -- counter is left behind, and the lease begins anew. Without `number <= m` two holders can get one token (models/, b3, b4);
 -- without the owner, too (b2). Never creates (b8).
--- KEYS meta, lock counter of each   ARGV id, v(48) ttl m of each
+-- KEYS meta, lock counter of each   ARGV epoch, v(48) ttl m of each
 -- Returns 'S' and one character a lock: 1 sealed, 0 not ours any more; or as admit.lua.
-local META, ID = KEYS[1], ARGV[1]
+local META, EPOCH = KEYS[1], ARGV[1]
 --@include admit.lua
 local out = {}
 for i = 2, #KEYS, 2 do

@@ -39,7 +39,7 @@ static void hear(struct step *step, int i, const redisReply *r) {
         return;
     }
     const redisReply *meta = r->element[1];
-    bool whole = meta->len > ID_CHARS + 34;
+    bool whole = meta->len == META_CHARS;
     *a = (struct answer){.came = true, .done = r->element[0]->integer == 1, .votes = r->element[2]->str[0] == 'V'};
     a->floor = whole ? value_number(meta->str, 16) : 0;
     a->base = whole ? value_number(meta->str + 17, 16) : 0;
@@ -54,7 +54,7 @@ static void hear(struct step *step, int i, const redisReply *r) {
 /* Asks those; returns how many did it. */
 static int ask(struct step *step, peers whom, struct bk_until until) {
     struct bk_session *s = step->s;
-    struct question q = {.script = &script_seed, .keys = 2, .id_arg = 6, .args.n = 3};
+    struct question q = {.script = &script_seed, .keys = 2, .epoch_arg = 6, .args.n = 3};
     char meta[PREFIX_MAX + 8], mark[PREFIX_MAX + 16], wall[24], floor[24];
     int done = 0, i;
     for (i = 0; i < s->bk->n; i++) step->answers[i].came = step->answers[i].done = false;

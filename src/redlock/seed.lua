@@ -3,10 +3,10 @@
 -- is still there: so no late or repeated message brings an old number back (models/, s1, s2c). Whoever prepares meanwhile
 -- gets the same mark: it stands for this very loss. Two runs never share an epoch (s2d): it is bumped only where its number
 -- is higher.
--- KEYS meta mark   ARGV what id (epoch, run id) client-ms [mark floor]
+-- KEYS meta mark   ARGV what epoch client-ms [mark floor]
 --   L look   P prepare: the mark, or '' where it votes   B bump   S seed   A advance to floor   T trust: it lost nothing
 -- Returns {done 1 or 0, meta, state as admit.lua or 'V': votes, clock in microseconds, mark}.
-local META, MARK, WHAT, ID = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local META, MARK, WHAT, EPOCH = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local function state()
   --@include admit.lua
   return 'V'
@@ -18,17 +18,17 @@ local now = t[1] * 1000000 + t[2]
 local function answer(done, mark)
   return {done, redis.call('GET', META) or '', s, string.format('%d', now), mark or ''}
 end
-local id, offset = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%x+).-second_repl_offset:(%-?%d+)')
-local self = string.sub(ID, 35) .. ' ' .. id .. ' ' .. offset
+local self = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ' '
+  .. string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
 local mark = redis.call('GET', MARK)
 if mark and string.sub(mark, 1, #self) ~= self then mark = nil end -- of another process: it came back with old data
 local M = redis.call('GET', META) or ''
 if WHAT == 'P' and s ~= 'V' then
-  mark = mark or self .. ' ' .. string.format('%d', now) .. ' ' .. string.sub(ID, 18, 33)
+  mark = mark or self .. ' ' .. string.format('%d', now) .. ' ' .. string.sub(EPOCH, 18)
   redis.call('SET', MARK, mark, 'PX', 60000)
   return answer(1, mark)
-elseif WHAT == 'B' and s == 'V' and string.sub(ID, 1, 16) > string.sub(M, 35, 50) then
-  redis.call('SETRANGE', META, 34, string.sub(ID, 1, 33))
+elseif WHAT == 'B' and s == 'V' and string.sub(EPOCH, 1, 16) > string.sub(M, 35, 50) then
+  redis.call('SETRANGE', META, 34, EPOCH)
   return answer(1)
 elseif WHAT == 'T' and s == 'R' then
   redis.call('SET', META, string.sub(M, 1, 68) .. self)
@@ -39,7 +39,7 @@ elseif (WHAT == 'S' and s ~= 'V' and mark == ARGV[4]) or (WHAT == 'A' and s == '
   local floor = math.max(tonumber(ARGV[5]), tonumber(string.sub(M, 1, 16)) or 0)
   if floor >= 9007199254740800 then error('PAWLEXHAUSTED') end
   floor = string.format('%016d', floor)
-  local epoch = WHAT == 'S' and string.sub(ID, 1, 33) or string.sub(M, 35, 67)
+  local epoch = WHAT == 'S' and EPOCH or string.sub(M, 35, 67)
   redis.call('SET', META, floor .. ' ' .. floor .. ' ' .. epoch .. ' ' .. self)
   redis.call('DEL', MARK)
   s = 'V'

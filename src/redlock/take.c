@@ -89,7 +89,7 @@ static uint64_t agreed(const struct attempt *a) {
 
 static void lock_all(struct attempt *a, bool queue, struct bk_until until) {
     struct bk_session *s = a->s;
-    struct question q = {.script = &script_lock, .keys = 4, .id_arg = 10, .args.n = 3};
+    struct question q = {.script = &script_lock, .keys = 5, .epoch_arg = 11, .args.n = 3};
     redisReply *reply;
     int i;
     char meta[PREFIX_MAX + 8];
@@ -100,10 +100,11 @@ static void lock_all(struct attempt *a, bool queue, struct bk_until until) {
     arg(&q.args, a->names.counter, a->names.keys.queue_length);
     arg_text(&q.args, meta);
     arg(&q.args, a->names.keys.queue, a->names.keys.queue_length);
+    arg(&q.args, a->names.turn, a->names.keys.queue_length);
     arg_text(&q.args, a->value);
     arg_text(&q.args, a->ttl);
     arg_text(&q.args, a->hint);
-    arg(&q.args, "", 0); /* the id */
+    arg(&q.args, "", 0); /* the epoch */
     if (queue) {
         arg_text(&q.args, a->member);
         arg_text(&q.args, a->score);
@@ -120,7 +121,7 @@ static void lock_all(struct attempt *a, bool queue, struct bk_until until) {
 
 static void seal_all(struct attempt *a, struct bk_until until) {
     struct bk_session *s = a->s;
-    struct question q = {.script = &script_seal, .keys = 3, .id_arg = 6, .args.n = 3};
+    struct question q = {.script = &script_seal, .keys = 3, .epoch_arg = 6, .args.n = 3};
     uint64_t m = 0;
     int counted = 0, i;
     peers whom = 0;
@@ -141,7 +142,7 @@ static void seal_all(struct attempt *a, struct bk_until until) {
     arg_text(&q.args, a->ttl);
     arg_text(&q.args, a->token_text);
     round_start(s, &q, whom, a->claim->ttl_ms, until);
-    s->enough = 0;
+    s->enough = s->bk->quorum - counted;
     for (redisReply *reply; counted < s->bk->quorum && round_next(s, &i, &reply) == BK_YES; freeReplyObject(reply)) {
         if (round_abstains(s, i, reply, &a->newer) || reply->type != REDIS_REPLY_STRING) continue;
         if (strcmp(reply->str, "S1") != 0) continue;
@@ -158,7 +159,7 @@ static void seal_all(struct attempt *a, struct bk_until until) {
 /* Nothing counts any more; whoever may have granted it is told, and the next attempt has another value. */
 static void undo(struct attempt *a, struct bk_claim *c, struct bk_until until) {
     struct bk_session *s = a->s;
-    struct question q = {.script = &script_release, .keys = 2, .args.n = 3};
+    struct question q = {.script = &script_release, .keys = 3, .args.n = 3};
     peers whom = 0;
     char channel[PREFIX_MAX + 8];
     for (int i = 0; i < s->bk->n; i++)
@@ -168,6 +169,7 @@ static void undo(struct attempt *a, struct bk_claim *c, struct bk_until until) {
     snprintf(channel, sizeof channel, "%s%%w:", s->bk->place.prefix);
     arg(&q.args, a->names.keys.lock, a->names.keys.lock_length);
     arg(&q.args, a->names.keys.queue, a->names.keys.queue_length);
+    arg(&q.args, a->names.turn, a->names.keys.queue_length);
     arg(&q.args, a->value, OWNER_CHARS);
     arg(&q.args, "", 0);
     arg_text(&q.args, channel);

@@ -85,8 +85,8 @@ static void redlock_stop(void) {
     for (int i = 0; i < 3; i++) server_stop(&instances[i]);
 }
 static const char *redlock_url(void) {
-    snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?prefix=case%d:", instances[0].port,
-             instances[1].port, instances[2].port, contract_case_number);
+    snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?prefix=case%d:&timeout=2000",
+             instances[0].port, instances[1].port, instances[2].port, contract_case_number);
     return url;
 }
 
