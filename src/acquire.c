@@ -21,11 +21,11 @@ static int wait_for_step(pawl_lock *l, pawl_error *error) {
     eventfd_t drained;
     bool told = l->backend_fd < 0 || c->be->caps.hub || !atomic_load(&l->admitted); /* by another thread */
     if (l->wake_fd < 0 && told) {
-        int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (fd < 0) return error_errno(error, PAWL_EINTERNAL, NULL, "cannot wait: no descriptor left");
         pthread_mutex_lock(&c->mutex);
-        l->wake_fd = fd;
+        l->wake_fd = c->spare_wake_fd >= 0 ? c->spare_wake_fd : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        c->spare_wake_fd = -1;
         pthread_mutex_unlock(&c->mutex);
+        if (l->wake_fd < 0) return error_errno(error, PAWL_EINTERNAL, NULL, "cannot wait: no descriptor left");
     }
     struct pollfd p[] = {{.fd = l->wake_fd, .events = POLLIN},
                          {.fd = l->cancel_fd, .events = POLLIN},
@@ -99,7 +99,9 @@ PAWL_EXPORT int pawl_acquire(pawl_client *c, const char *name, const pawl_acquir
     }
     pthread_mutex_lock(&c->mutex);
     lock_held_locked(l);
-    if (l->wake_fd >= 0) close(l->wake_fd);
+    if (c->spare_wake_fd < 0)
+        c->spare_wake_fd = l->wake_fd; /* what it may still say wakes the next one once too often */
+    else if (l->wake_fd >= 0) close(l->wake_fd);
     l->wake_fd = -1;
     pthread_mutex_unlock(&c->mutex);
     *ret_lock = l;

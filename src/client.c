@@ -51,7 +51,7 @@ int client_new(const struct backend *be, struct bk *bk, struct url *url, const p
     c->url = url;
     c->options = *options;
     c->now = boottime;
-    c->poke_fd = c->hang_up_fd = c->event_fd = c->queue_fd = c->deadline_fd = -1;
+    c->poke_fd = c->hang_up_fd = c->event_fd = c->queue_fd = c->deadline_fd = c->spare_wake_fd = -1;
     c->keeper_sleeps_until_ns = c->earliest_ns = INT64_MAX;
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->session_free, NULL);
@@ -162,8 +162,8 @@ static void free_client(pawl_client *c, bool forked) {
     session_drop_all(c, forked);
     if (c->hub_ready) c->be->hub_close(c->bk, forked);
     c->be->close(c->bk, forked);
-    int fds[] = {c->poke_fd, c->hang_up_fd, c->event_fd, c->queue_fd, c->deadline_fd};
-    for (int i = 0; i < 5; i++)
+    int fds[] = {c->poke_fd, c->hang_up_fd, c->event_fd, c->queue_fd, c->deadline_fd, c->spare_wake_fd};
+    for (int i = 0; i < 6; i++)
         if (fds[i] >= 0) close(fds[i]);
     heap_free(&c->leases);
     heap_free(&c->work);

@@ -79,6 +79,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     bool in_waiters;            /* the hub may name it: it waits, or it is held and watched */
     bool keeper_hears;          /* the keeper listens for it, and no caller */
     bool rests; /* blocking form: until it is woken; it may have to listen to the hub meanwhile (hub.c) */
+    bool hears; /* it reads messages of the hub at this moment */
     bool in_events, result_waits, loss_waits; /* event.c */
 
     struct name *name_entry; /* names.c */
@@ -134,6 +135,7 @@ struct pawl_client {
     int64_t hub_retry_ns, hub_backoff_ms;
     size_t keeper_hears;           /* so many in waiters */
     pawl_lock *resting, *listener; /* of the blocking form; listener: one of them */
+    int spare_wake_fd;             /* of a lock that waited; -1: none */
 
     pawl_lock *event_first, *event_last;
     int event_fd, queue_fd, deadline_fd;
@@ -194,7 +196,8 @@ bool hub_keeper_listens_locked(const pawl_client *client);
 int64_t hub_keeper_locked(pawl_client *client); /* the keeper's part; when it is to come back */
 /* The lock rests from now on. The descriptor that it is to watch for all, -1: none; readable: it was. */
 int hub_listen(pawl_lock *lock, bool readable);
-void hub_go_on(pawl_lock *lock); /* it rests no more; harmless if it did not */
+bool hub_must_tell_locked(const pawl_lock *lock); /* through wake_fd, that it is woken */
+void hub_go_on(pawl_lock *lock);                  /* it rests no more; harmless if it did not */
 
 /* event.c */
 void event_result_locked(pawl_lock *lock);

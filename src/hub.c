@@ -99,11 +99,16 @@ int hub_listen(pawl_lock *l, bool readable) {
         c->resting = l;
     }
     if (!c->listener) c->listener = l;
+    l->hears = true;
     if (c->listener == l && c->hub_ready && readable) read_locked(c);
+    l->hears = false;
     int fd = c->listener == l && c->hub_ready ? c->be->hub_fd(c->bk) : -1;
     pthread_mutex_unlock(&c->mutex);
     return fd;
 }
+
+/* Who does not rest looks at `woken` before it does, and so does who has just read the message itself. */
+bool hub_must_tell_locked(const pawl_lock *l) { return !l->client->be->caps.hub || (l->rests && !l->hears); }
 
 void hub_go_on(pawl_lock *l) {
     pawl_client *c = l->client;

@@ -157,7 +157,7 @@ void lock_unref_locked(pawl_lock *l) {
 
 void lock_wake_locked(pawl_lock *l) {
     atomic_store(&l->woken, true);
-    if (l->wake_fd >= 0) eventfd_write(l->wake_fd, 1);
+    if (l->wake_fd >= 0 && hub_must_tell_locked(l)) eventfd_write(l->wake_fd, 1);
     if (l->event_form && l->state == LOCK_PENDING && !l->in_keeper) keeper_work_locked(l, client_now(l->client));
 }
 

@@ -26,6 +26,7 @@ struct hub {
     struct wire wire;
     int epoll_fd, timer_fd;
     uint64_t server;    /* as bk->dialled */
+    int64_t armed_ns;   /* when the timer fires; INT64_MAX: never */
     struct look *looks; /* in no order: there are as many as locks that this client is the second to wait for */
     size_t n, size;
 };
@@ -40,7 +41,9 @@ static uint64_t hash(const char *run_id) {
 void hub_agree(struct bk *bk, const char *run_id) {
     uint64_t server = hash(run_id);
     int kick_fd = bk->kick_fd;
-    if (atomic_exchange(&bk->dialled, server) != server && kick_fd >= 0) eventfd_write(kick_fd, 1);
+    if (atomic_exchange(&bk->dialled, server) == server || kick_fd < 0) return;
+    eventfd_write(kick_fd, 1);
+    atomic_store(&bk->kicked, true);
 }
 
 static bool watch_fd(struct hub *h, int fd) {
@@ -113,6 +116,7 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
     hub_close(bk, false);
     keep_alive(h->wire.fd);
     h->server = hash(run_id);
+    h->armed_ns = INT64_MAX;
     bk->hub = h;
     return BK_YES;
 }
@@ -126,25 +130,23 @@ void hub_close(struct bk *bk, bool forked) {
 
 /* --- looks --- */
 
-static void arm(struct hub *h) {
+/* At the first look, or sooner: one that is forgotten does not cost a system call. */
+static void arm(struct hub *h, int64_t at_ns) {
     struct itimerspec when = {{0, 0}, {0, 0}};
-    int64_t first = INT64_MAX;
-    for (size_t i = 0; i < h->n; i++)
-        if (h->looks[i].at_ns < first) first = h->looks[i].at_ns;
-    if (h->n) {
-        when.it_value.tv_sec = first / NS_PER_S;
-        when.it_value.tv_nsec = first % NS_PER_S;
+    if (at_ns != INT64_MAX) {
+        when.it_value.tv_sec = at_ns / NS_PER_S;
+        when.it_value.tv_nsec = at_ns % NS_PER_S;
     }
     timerfd_settime(h->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+    h->armed_ns = at_ns;
 }
 
-static bool forget_look(struct hub *h, const unsigned char owner[16]) {
+static void forget_look(struct hub *h, const unsigned char owner[16]) {
     for (size_t i = 0; i < h->n; i++) {
         if (memcmp(h->looks[i].owner, owner, 16) != 0) continue;
         h->looks[i] = h->looks[--h->n];
-        return true;
+        return;
     }
-    return false;
 }
 
 /* Without memory the waiter looks by itself, later. */
@@ -158,24 +160,24 @@ static void add_look(struct hub *h, const unsigned char owner[16], int64_t ms) {
         h->size = size;
     }
     h->looks[h->n].at_ns = clock_after_ms(clock_now_ns(), ms + 2);
+    if (h->looks[h->n].at_ns < h->armed_ns) arm(h, h->looks[h->n].at_ns);
     memcpy(h->looks[h->n++].owner, owner, 16);
-    arm(h);
 }
 
 static void due_looks(struct hub *h, bk_wake *wake, void *data) {
-    int64_t now = clock_now_ns();
-    uint64_t ticks;
-    if (read(h->timer_fd, &ticks, sizeof ticks) < 0) return; /* not yet */
+    int64_t now = clock_now_ns(), first = INT64_MAX;
+    if (now < h->armed_ns) return;
     for (size_t i = 0; i < h->n;) {
-        if (h->looks[i].at_ns > now) {
-            i++;
+        if (h->looks[i].at_ns <= now) {
+            struct look due = h->looks[i];
+            h->looks[i] = h->looks[--h->n];
+            wake(due.owner, data);
             continue;
         }
-        struct look due = h->looks[i];
-        h->looks[i] = h->looks[--h->n];
-        wake(due.owner, data);
+        if (h->looks[i].at_ns < first) first = h->looks[i].at_ns;
+        i++;
     }
-    arm(h);
+    arm(h, first); /* which also takes back that it fired */
 }
 
 /* --- messages --- */
@@ -196,7 +198,7 @@ static void message(struct hub *h, const char *text, bk_wake *wake, void *data) 
     const char *space = strrchr(text, ' ');
     if (!space || !parse_owner(space + 1, owner)) return;
     if (text[0] == 'g') {
-        if (forget_look(h, owner)) arm(h);
+        forget_look(h, owner);
         wake(owner, data);
     } else if (text[0] == 'n') {
         long ms = strtol(text + 1, NULL, 10);
@@ -208,13 +210,13 @@ enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error)
     struct hub *h = bk->hub;
     eventfd_t kicks;
     if (!h) return BK_YES;
-    if (eventfd_read(bk->kick_fd, &kicks) == 0 && bk->dialled != h->server) {
+    if (atomic_exchange(&bk->kicked, false) && eventfd_read(bk->kick_fd, &kicks) == 0 && bk->dialled != h->server) {
         error_set(error, PAWL_EUNREACHABLE, h->wire.node, "%s is not the primary any more", h->wire.node);
         hub_close(bk, false);
         return BK_FAULT;
     }
     due_looks(h, wake, data);
-    for (;;) {
+    do {
         AUTO_REPLY reply = NULL;
         enum bk_says says = wire_poll(&h->wire, &reply, error);
         if (says == BK_NO) return BK_YES;
@@ -224,5 +226,6 @@ enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error)
         }
         if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 3 && reply->element[2]->str)
             message(h, reply->element[2]->str, wake, data);
-    }
+    } while (wire_has_more(&h->wire));
+    return BK_YES;
 }

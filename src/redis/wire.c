@@ -185,6 +185,8 @@ enum bk_says wire_poll(struct wire *w, redisReply **ret, pawl_error *error) {
     return look(w, MSG_DONTWAIT, ret, error);
 }
 
+bool wire_has_more(const struct wire *w) { return w->tls || w->reader->pos < w->reader->len; }
+
 enum bk_says wire_reply(struct wire *w, struct bk_until until, redisReply **ret, pawl_error *error) {
     bool time = until.at_ns == INT64_MAX || until.at_ns - clock_now_ns() > GLANCE_MS * NS_PER_MS;
     for (int flags = time ? 0 : MSG_DONTWAIT;; flags = MSG_DONTWAIT) {

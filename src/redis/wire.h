@@ -43,6 +43,8 @@ enum bk_says wire_flush(struct wire *w, struct bk_until until, pawl_error *error
 enum bk_says wire_reply(struct wire *w, struct bk_until until, redisReply **ret, pawl_error *error);
 /* Never waits: YES with a reply, NO: none is complete yet, FAULT: the connection is gone. */
 enum bk_says wire_poll(struct wire *w, redisReply **ret, pawl_error *error);
+/* Behind a reply of wire_poll: is it worth calling again at once, or is the descriptor to be waited for? */
+bool wire_has_more(const struct wire *w);
 /* All that was added, and one reply. */
 enum bk_says wire_ask(struct wire *w, const struct args *a, struct bk_until until, redisReply **ret, pawl_error *error);
 
