@@ -12,6 +12,9 @@ enum {
 
 int lab_check(int argc, char **argv);
 int lab_bench(int argc, char **argv);
+int lab_list(int argc, char **argv);
+int lab_run(int argc, char **argv);
+int lab_report(int argc, char **argv);
 
 /* "pawl-lab: text" on stderr; returns LAB_FAILED. */
 int lab_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

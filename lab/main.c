@@ -1,5 +1,5 @@
-/* main.c: pawl-lab, the bench and the judge beside pawl: measures it against the bare service, and checks histories of
- * what lock users did. Not needed to use locks. */
+/* main.c: pawl-lab, the workbench beside pawl: makes the known failures of locks happen on real servers, judges what
+ * lock users did, and measures. Not needed to use locks. */
 #include "lab.h"
 #include "pawl.h"
 #include <errno.h>
@@ -13,6 +13,9 @@ static const struct {
     const char *name, *does;
     int (*run)(int argc, char **argv);
 } verbs[] = {
+    {"list", "the failures that it can show", lab_list},
+    {"run", "make them happen on real servers: a plain lock, pawl, and pawl with a guard", lab_run},
+    {"report", "a page with pictures of what was saved by run", lab_report},
     {"bench", "measure pawl beside the bare service, in the same run", lab_bench},
     {"check", "judge a history: overlaps, tokens, late acts, stale writes, starvation", lab_check},
 };

@@ -130,6 +130,7 @@ void server_run(struct server *s) {
         skew_set(s, 0);
         lend_shim(s);
     }
+    if (!s->quit) s->quit = SIGKILL;
     s->pid = fork();
     if (s->pid < 0) die("fork: %s", strerror(errno));
     if (s->pid == 0) child(s, parent);
@@ -163,7 +164,8 @@ void server_restart(struct server *s) {
 
 void server_stop(struct server *s) {
     char command[96];
-    server_kill(s, SIGKILL);
+    if (s->pid) kill(s->pid, SIGCONT);
+    server_kill(s, s->quit ? s->quit : SIGKILL);
     if (s->dir[0]) {
         snprintf(command, sizeof command, "rm -rf -- '%s'", s->dir);
         if (system(command)) fprintf(stderr, "server: cannot remove %s\n", s->dir);

@@ -1,6 +1,7 @@
-/* server.h: real servers for the lab and the tests: each in a temporary directory of its own, on a free port of the loopback, ended
- * by its pid, and killed by the kernel if whoever started it dies (PR_SET_PDEATHSIG of the starting thread). A starter
- * ends the program with a text on stderr if its server does not come up: nothing can go on without it. */
+/* server.h: real servers for the lab and the tests: each in a temporary directory of its own, on a free port of the
+ * loopback, ended by its pid, and killed by the kernel if whoever started it dies (PR_SET_PDEATHSIG of the starting
+ * thread). A starter ends the program with a text on stderr if its server does not come up: nothing can go on without
+ * it. */
 #ifndef LAB_SERVER_H
 #define LAB_SERVER_H
 #include <stdbool.h>
@@ -12,6 +13,7 @@
 struct server {
     pid_t pid; /* 0: not running */
     int port;
+    int quit;      /* the signal that ends it without a trace in the system; SIGKILL if not set */
     char dir[64];  /* under $TMPDIR or /tmp; removed by server_stop */
     char url[128]; /* what pawl -u takes */
     uid_t user;    /* 0: as whoever runs it */

@@ -3,6 +3,7 @@
 #include <glob.h>
 #include <libpq-fe.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +95,7 @@ static void start(struct server *s) {
     char path[256];
     program("postgres", path);
     s->ready = answers;
+    s->quit = SIGQUIT; /* killed, it leaves its shared memory behind */
     server_arg(s, "%s", path);
     server_arg(s, "-D");
     server_arg(s, "%s/data", s->dir);

@@ -1,0 +1,283 @@
+/* run.c: pawl-lab list and run. Each variant is played in a process of its own, the three of a scenario side by side,
+ * below one temporary directory. The runner takes in what they leave behind (it is a subreaper), so that an interrupt
+ * ends everything that was started before it goes. */
+#include "clock.h"
+#include "lab.h"
+#include "report.h"
+#include "stage.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: pawl-lab run [options] [SCENARIO...]     all of them if none is named; see pawl-lab list\n"
+    "  --service NAME   those of redis, redlock, postgresql, etcd, file\n"
+    "  --quick          the short set: at most a minute\n"
+    "  --variant NAME   only plain, pawl, or guarded\n"
+    "  --json           one JSON object for each variant on stdout\n"
+    "  --report FILE    a page to look at, with a picture of each variant\n"
+    "  --save FILE      everything that happened, one JSON object a line, for pawl-lab report\n"
+    "  -v, --verbose    the steps\n"
+    "Servers run on free ports of the loopback in a temporary directory. Nothing else is touched.\n"
+    "exit: 0 everything as theory says, 1 something not, 125 nothing can be said, 130 interrupted\n";
+
+struct options {
+    const char *service, *report, *save;
+    bool quick, json, verbose, only[VARIANTS];
+    char **names;
+};
+
+struct playing {
+    pid_t pid;
+    int fd;
+};
+
+static volatile sig_atomic_t interrupted;
+static void interrupt(int signal) { interrupted = signal; }
+static void abandon(int signal) {
+    (void)signal;
+    stage_abandon();
+    _exit(130);
+}
+
+static void in_child(const struct scenario *scenario, enum variant variant, int fd, pid_t parent) {
+    struct story story;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(1);
+    signal(SIGTERM, abandon);
+    signal(SIGINT, SIG_IGN);
+    stage_play(scenario, variant, &story);
+    json_t *json = story_json(&story);
+    json_dumpfd(json, fd, JSON_COMPACT);
+    _exit(0);
+}
+
+static struct playing start(const struct scenario *scenario, enum variant variant) {
+    struct playing p = {.fd = -1};
+    int pair[2];
+    if (pipe2(pair, O_CLOEXEC)) return p;
+    pid_t parent = getpid();
+    fflush(NULL);
+    p.pid = fork();
+    if (p.pid == 0) in_child(scenario, variant, pair[1], parent);
+    close(pair[1]);
+    p.fd = pair[0];
+    return p;
+}
+
+/* The text of one that ended, or was ended; NULL: out of memory. */
+static char *hear(struct playing *p) {
+    char *text = NULL;
+    size_t used = 0;
+    for (ssize_t n = 1; n > 0 && !interrupted;) {
+        struct pollfd fd = {.fd = p->fd, .events = POLLIN};
+        if (poll(&fd, 1, 200) <= 0) continue;
+        char *more = realloc(text, used + 65536);
+        if (!more) break;
+        text = more;
+        n = read(p->fd, text + used, 65535);
+        if (n > 0) used += (size_t)n;
+    }
+    if (text) text[used] = 0;
+    close(p->fd);
+    return text;
+}
+
+static void finish(struct playing *p, const struct scenario *scenario, enum variant variant, struct story *ret) {
+    char *text = hear(p);
+    if (interrupted) kill(p->pid, SIGTERM);
+    waitpid(p->pid, NULL, 0);
+    json_t *json = text ? json_loads(text, 0, NULL) : NULL;
+    if (!json || !story_read(json, ret)) {
+        *ret = (struct story){.variant = variant, .verdict = VERDICT_FAILED};
+        snprintf(ret->scenario, sizeof ret->scenario, "%s", scenario->name);
+        snprintf(ret->why, sizeof ret->why, "%s", interrupted ? "interrupted" : "the stage died; see above");
+    }
+    json_decref(json);
+    free(text);
+}
+
+/* --- what is printed --- */
+
+static void print_row(const struct story *t, const struct options *o) {
+    if (o->json) {
+        json_t *row = story_row(t);
+        json_dumpf(row, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(row);
+    } else {
+        printf("%-20s %-8s %5" PRIu64 " %5" PRIu64 " %6" PRIu64 " %7" PRIu64 " %5" PRIu64 " %8.0f  %-7s %s%s\n",
+               t->variant == VARIANT_PLAIN || o->only[t->variant] ? t->scenario : "", variant_name(t->variant),
+               t->holds, t->overlaps, t->stale_accepted, t->stale_refused, t->token_regressions, t->max_gap_ms,
+               verdict_name(t->verdict), t->expected ? "" : "NOT AS EXPECTED: ", t->why);
+        for (int i = 0; o->verbose && i < t->n_steps; i++)
+            printf("      %8.3f s  %s\n", (double)(t->steps[i].at - t->began) / 1e9, t->steps[i].text);
+    }
+    fflush(stdout);
+}
+
+static void print_head(const struct options *o) {
+    if (!o->json)
+        printf("%-20s %-8s %5s %5s %6s %7s %5s %8s  %s\n", "scenario", "variant", "holds", "overl", "stale+", "refused",
+               "token", "gap ms", "verdict");
+}
+
+/* --- the round --- */
+
+static bool wanted(const struct scenario *s, const struct options *o) {
+    if (o->service && strcmp(s->service, o->service) != 0) return false;
+    if (o->quick && !s->quick) return false;
+    for (char **name = o->names; *name; name++)
+        if (strcmp(*name, s->name) == 0) return true;
+    return !*o->names;
+}
+
+static const char *missing_program(const char *needs) {
+    static char name[64];
+    for (const char *at = needs; *at;) {
+        size_t n = strcspn(at, " ");
+        char command[160];
+        snprintf(name, sizeof name, "%.*s", (int)n, at);
+        snprintf(command, sizeof command,
+                 "PATH=\"$PATH:/usr/sbin:/usr/lib/postgresql/15/bin\" command -v %s >/dev/null", name);
+        if (system(command)) return name;
+        at += n + strspn(at + n, " ");
+    }
+    return NULL;
+}
+
+static void play_one(const struct scenario *s, const struct options *o, struct story stories[VARIANTS]) {
+    struct playing playing[VARIANTS] = {0};
+    const char *missing = missing_program(s->needs);
+    for (int v = 0; v < VARIANTS && !missing; v++)
+        if (o->only[v]) playing[v] = start(s, (enum variant)v);
+    for (int v = 0; v < VARIANTS; v++) {
+        if (!o->only[v]) continue;
+        if (!missing) finish(&playing[v], s, (enum variant)v, &stories[v]);
+        else {
+            stories[v] = (struct story){.variant = (enum variant)v, .verdict = VERDICT_SKIPPED, .expected = true};
+            snprintf(stories[v].scenario, sizeof stories[v].scenario, "%s", s->name);
+            snprintf(stories[v].why, sizeof stories[v].why, "%s is not installed", missing);
+        }
+        if (!interrupted) print_row(&stories[v], o);
+    }
+}
+
+static int save(const char *path, const struct story *stories, int n) {
+    FILE *file = fopen(path, "we");
+    bool good = file != NULL;
+    for (int i = 0; i < n && good; i++) {
+        json_t *json = story_json(&stories[i]);
+        good = json_dumpf(json, file, JSON_COMPACT) == 0 && fputc('\n', file) != EOF;
+        json_decref(json);
+    }
+    if (file && fclose(file)) good = false;
+    return good ? LAB_OK : lab_complain("cannot write %s: %s", path, strerror(errno));
+}
+
+static int round_of(const struct options *o) {
+    struct story stories[VARIANTS * 64];
+    int n = 0, code = LAB_OK;
+    print_head(o);
+    for (int i = 0; scenarios[i] && !interrupted; i++) {
+        struct story three[VARIANTS];
+        if (!wanted(scenarios[i], o)) continue;
+        play_one(scenarios[i], o, three);
+        for (int v = 0; v < VARIANTS; v++) {
+            if (!o->only[v]) continue;
+            if (!three[v].expected) code = LAB_FOUND;
+            stories[n++] = three[v];
+        }
+    }
+    if (interrupted) return 128 + interrupted;
+    if (o->save && save(o->save, stories, n)) code = LAB_FAILED;
+    if (o->report && report_write(o->report, stories, n)) code = LAB_FAILED;
+    for (int i = 0; i < n; i++) story_free(&stories[i]);
+    return code;
+}
+
+static int parse(int argc, char **argv, struct options *o) {
+    enum { SERVICE = 256, QUICK, VARIANT, JSON, REPORT, SAVE, HELP };
+    static const struct option longs[] = {
+        {"service", 1, NULL, SERVICE}, {"quick", 0, NULL, QUICK},   {"variant", 1, NULL, VARIANT},
+        {"json", 0, NULL, JSON},       {"report", 1, NULL, REPORT}, {"save", 1, NULL, SAVE},
+        {"verbose", 0, NULL, 'v'},     {"help", 0, NULL, HELP},     {0}};
+    int c, v;
+    bool all = true;
+    opterr = 0;
+    while ((c = getopt_long(argc, argv, ":hv", longs, NULL)) != -1) switch (c) {
+        case SERVICE: o->service = optarg; break;
+        case QUICK: o->quick = true; break;
+        case VARIANT:
+            for (v = 0; v < VARIANTS && strcmp(optarg, variant_name((enum variant)v)) != 0;) v++;
+            if (v == VARIANTS) return lab_complain("--variant wants plain, pawl or guarded, not %s", optarg);
+            o->only[v] = true;
+            all = false;
+            break;
+        case JSON: o->json = true; break;
+        case REPORT: o->report = optarg; break;
+        case SAVE: o->save = optarg; break;
+        case 'v': o->verbose = true; break;
+        case 'h':
+        case HELP: fputs(help, stdout); exit(LAB_OK);
+        case ':': return lab_complain("%s wants a value", argv[optind - 1]);
+        default: return lab_complain("unknown option: %s", argv[optind - 1]);
+        }
+    for (v = 0; v < VARIANTS; v++) o->only[v] |= all;
+    o->names = argv + optind;
+    for (char **name = o->names; *name; name++)
+        if (!scenario_find(*name)) return lab_complain("there is no scenario %s; pawl-lab list shows them", *name);
+    return LAB_OK;
+}
+
+static void remove_all(const char *dir) {
+    char command[96];
+    int64_t end = clock_after_ms(clock_now_ns(), 5000);
+    while (waitpid(-1, NULL, WNOHANG) >= 0 && clock_now_ns() < end) poll(NULL, 0, 10); /* what the stages left */
+    snprintf(command, sizeof command, "rm -rf -- '%s'", dir);
+    if (system(command)) lab_complain("cannot remove %s", dir);
+}
+
+int lab_run(int argc, char **argv) {
+    struct options o = {0};
+    char dir[] = "/tmp/pawl-lab-XXXXXX";
+    int code = parse(argc, argv, &o);
+    if (code) return code;
+    if (!mkdtemp(dir) || chmod(dir, 0711)) return lab_complain("cannot make a directory in /tmp: %s", strerror(errno));
+    setenv("TMPDIR", dir, 1);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    struct sigaction act = {.sa_handler = interrupt};
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+    code = round_of(&o);
+    remove_all(dir);
+    return fflush(stdout) || ferror(stdout) ? lab_complain("cannot write the rows") : code;
+}
+
+/* --- list --- */
+
+int lab_list(int argc, char **argv) {
+    bool full = argc > 1 && (strcmp(argv[1], "-v") == 0 || strcmp(argv[1], "--verbose") == 0);
+    if (argc > 1 && (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0)) {
+        puts("usage: pawl-lab list [options]\n  -v, --verbose    what each scenario is about");
+        return LAB_OK;
+    }
+    if (argc > 1 + full) return lab_complain("list wants nothing but -v, not %s", argv[1 + full]);
+    for (int i = 0; scenarios[i]; i++) {
+        const struct scenario *s = scenarios[i];
+        printf("%-20s %-11s %s%s\n", s->name, s->service, s->title, s->quick ? " (quick)" : "");
+        if (full)
+            printf("    what happens   %s\n    what people believe   %s\n    what is true   %s\n    plain   %s\n\n",
+                   s->happens, s->believed, s->truth, scenario_recipe(s));
+    }
+    return LAB_OK;
+}

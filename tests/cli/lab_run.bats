@@ -1,0 +1,92 @@
+# pawl-lab list, run and report: each plain lock breaks where theory says so, each guarded one holds, on real servers.
+load helper
+setup() { pawl_setup && cd "$BATS_TEST_TMPDIR"; }
+lab() { "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" "$@"; }
+
+# The rows of --json: as theory says, and what no guarded variant may ever do.
+judge() {
+    jq -e 'select(.verdict == "failed")' <<<"$1" && return 1
+    jq -se 'all(.expected)' <<<"$1" >/dev/null || { jq -c 'select(.expected | not)' <<<"$1" && return 1; }
+    jq -se 'all(.variant != "guarded" or (.stale_accepted == 0 and .token_regressions == 0))' <<<"$1" >/dev/null
+    jq -se 'all(has("scenario") and has("variant") and has("holds") and has("overlaps") and has("stale_accepted") and
+        has("stale_refused") and has("token_regressions") and has("max_gap_ms") and has("verdict"))' <<<"$1" >/dev/null
+}
+
+@test "the short set: plain locks break, guarded ones hold, within a minute" {
+    command -v redis-server >/dev/null || skip "no redis-server"
+    SECONDS=0
+    run --separate-stderr -0 lab run --quick --json --save story --report page.html
+    [ "$SECONDS" -lt 60 ]
+    judge "$output"
+    [ "$(jq -s 'map(select(.variant == "plain" and .verdict == "broke")) | length' <<<"$output")" = 5 ]
+    [ "$(jq -s 'map(select(.variant == "guarded" and .verdict == "held")) | length' <<<"$output")" = 5 ]
+    [ "$(jq -s 'map(select(.variant == "guarded") | .stale_refused) | add' <<<"$output")" -ge 4 ]
+    # the page: by itself, a picture of each variant, nothing that is fetched or runs
+    [ "$(grep -c 'role="img"' page.html)" = 15 ]
+    ! grep -qE '<script|<link|src=|@import|url\(http' page.html
+    # what was saved makes the same page, but for the time of day
+    run -0 lab report story -o again.html
+    diff <(sed 's/<p class="lead">.*//' page.html) <(sed 's/<p class="lead">.*//' again.html)
+    run -0 lab report story --svg .
+    python3 -c 'import sys, xml.dom.minidom as m; [m.parse(p) for p in sys.argv[1:]]' ./*.svg
+    [ "$(ls ./*.svg | wc -l)" = 5 ]
+}
+
+@test "all scenarios" {
+    [ -n "${PAWL_TEST_FULL:-}" ] || skip "PAWL_TEST_FULL=1"
+    for name in $(lab list | awk '{ print $1 }'); do
+        SECONDS=0
+        run --separate-stderr -0 lab run --json "$name"
+        [ "$SECONDS" -lt 40 ]
+        judge "$output"
+    done
+}
+
+@test "a guard that does not guard is caught" {
+    command -v redis-server >/dev/null || skip "no redis-server"
+    run --separate-stderr -1 env PAWL_LAB_PLANT=open-guard "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" run --json --variant guarded zombie
+    [ "$(jq -r '.verdict, .stale_accepted, .expected' <<<"$output" | tr '\n' ' ')" = "broke 1 false " ]
+    run --separate-stderr -1 env PAWL_LAB_PLANT=old-token "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" run --json --variant pawl partition
+    [ "$(jq -r '.verdict, (.token_regressions > 0)' <<<"$output" | tr '\n' ' ')" = "broke true " ]
+}
+
+@test "an interrupt leaves nothing behind" {
+    command -v redis-server >/dev/null || skip "no redis-server"
+    "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" run zombie-long >out 2>err &
+    pid=$!
+    server() { # the pid of the first server below our stages
+        for stage in $(pgrep -P $pid); do pgrep -P "$stage" redis-server; done | grep -m1 .
+    }
+    until_ok 20 server
+    redis=$(server) dir=$(dirname "$(readlink "/proc/$(server)/cwd")")
+    [[ $dir == /tmp/pawl-lab-* ]]
+    kill -INT $pid
+    wait $pid && status=0 || status=$?
+    [ "$status" = 130 ]
+    [ ! -e "$dir" ]
+    ! kill -0 "$redis" 2>/dev/null
+    [ -z "$(grep -la "$dir" /proc/[0-9]*/cmdline 2>/dev/null || true)" ]
+}
+
+@test "what is not there is said" {
+    run --separate-stderr -125 lab run vampire
+    in_stderr "there is no scenario vampire"
+    run --separate-stderr -125 lab run --variant holy
+    in_stderr "holy"
+    run --separate-stderr -125 lab run --jsno
+    in_stderr "--jsno"
+    echo '{"scenario":1}' >bad
+    run --separate-stderr -125 lab report bad -o page.html
+    in_stderr "bad:1"
+    run --separate-stderr -125 lab report missing -o page.html
+    in_stderr "cannot open missing"
+}
+
+@test "the man page has every option" {
+    page=$BATS_TEST_DIRNAME/../../man/pawl-lab.1
+    for verb in list run report; do
+        for option in $(lab $verb --help | grep -oE '^  --?[a-z-]*|, --[a-z-]*' | tr -d ' ,'); do
+            grep -qE "^\.It Fl (. , )?${option#-}\b|^\.It Fl ${option#-} ,| , ${option#-} " "$page" || { echo "$verb: $option is not in the page" && return 1; }
+        done
+    done
+}
