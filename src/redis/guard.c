@@ -21,6 +21,7 @@ extern const struct backend *const pawl_backend;
 struct guard_store {
     struct bk *bk;
     struct bk_session *session; /* NULL: not connected */
+    int64_t used_ns;            /* when it was last asked something */
 };
 
 static int redis_guard_open(const struct url *url, struct guard_store **ret, pawl_error *error) {
@@ -49,8 +50,13 @@ static void redis_guard_close(struct guard_store *store) {
 
 /* --- asking --- */
 
-/* The server has hung up, or says what nobody asked for. */
-static bool is_spoilt(const struct guard_store *store) {
+#define IDLE_NS (10 * NS_PER_MS)
+
+/* The server has hung up while nobody asked it, or says what nobody asked for. */
+static bool is_spoilt(struct guard_store *store) {
+    int64_t now = clock_now_ns(), idle = now - store->used_ns;
+    store->used_ns = now;
+    if (idle < IDLE_NS) return false;
     struct pollfd p = {.fd = store->session->wire.fd, .events = POLLIN};
     return poll(&p, 1, 0) != 0;
 }

@@ -5,7 +5,18 @@
 -- Numbers are decimal texts and compared as such, so no digit is lost. Returns OK (or what the command answered); else
 -- {word, now, lock, token, seq, rule, used, written, by, at, service}: word is stale wrong-lock damaged no-token rule seq
 -- no-record. The record is a hash; nothing is changed unless OK is returned.
+-- The first block is the usual put, of a holder that has written or comes next, before any function is made.
 local R, VERB, LOCK, TOKEN, SEQ, RULE, BY = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+if VERB == 'put' and SEQ == '0' and RULE == '' and #TOKEN == 16 and not KEYS[3] then
+  local m = redis.call('HMGET', R, 'token', 'lock', 'rule', 'used', 'service')
+  local token = m[1]
+  if m[2] == LOCK and m[3] == 'ge' and m[4] == '1' and m[5] == ARGV[7] and #token == 16 and token <= TOKEN
+      and TOKEN - token <= 86400000000 and TOKEN <= '9007199254740991' then
+    local t = redis.call('TIME')
+    redis.call('HSET', R, 'data', ARGV[9], 'token', TOKEN, 'by', BY, 'at', string.format('%s%06d', t[1], t[2]), 'written', '1')
+    return redis.status_reply('OK')
+  end
+end
 local t = redis.call('TIME')
 local now = string.format('%s%06d', t[1], t[2])
 local m = redis.call('HMGET', R, 'lock', 'token', 'seq', 'rule', 'used', 'written', 'by', 'at', 'service')

@@ -68,17 +68,11 @@ BEGIN
   END IF;
 END $$;
 
--- In the caller's transaction, before it writes what the resource stands for: returns the token, or refuses. An equal token
--- shares the mark with others of the same holder and writes nothing; a later holder waits until these transactions end.
-CREATE OR REPLACE FUNCTION pawl.guard(resource text, lock text, token bigint, seq bigint DEFAULT 0, writer text DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+-- Says no in the caller's transaction: SQLSTATE, worker, attempted and current token.
+CREATE OR REPLACE FUNCTION pawl.guard_or_refuse(resource text, lock text, token bigint, seq bigint, writer text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE s record; me text; code text;
 BEGIN
-  IF seq = 0 THEN
-    PERFORM 1 FROM pawl.guarded g WHERE g.resource = guard.resource AND g.token = guard.token AND g.lock = guard.lock
-      AND g.rule = 'ge' AND g.used FOR SHARE;
-    IF FOUND THEN RETURN token; END IF;
-  END IF;
   me := coalesce(writer, pawl.worker());
   IF lock IS NULL OR token IS NULL THEN
     RAISE EXCEPTION 'pawl: % is guarded, and % brought no token: nothing was changed', quote_literal(resource), me
@@ -105,6 +99,20 @@ BEGIN
       THEN format('Moved from another service: that one is of %s:, this one of %s:. Lift the numbers at the new home: pawl token advance --to %s.',
         s.mark_service, current_setting('pawl.service', true), s.mark_token)
       ELSE 'Nothing was changed. Whoever has the lock now has a higher token: this one was lost.' END;
+END $$;
+
+-- In the caller's transaction, before it writes what the resource stands for: returns the token, or refuses. An equal token
+-- shares the mark with others of the same holder and writes nothing; a later holder waits until these transactions end.
+-- Every operator has its schema, because SET search_path would cost as much as the rest.
+CREATE OR REPLACE FUNCTION pawl.guard(resource text, lock text, token bigint, seq bigint DEFAULT 0, writer text DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+BEGIN
+  IF seq OPERATOR(pg_catalog.=) 0::bigint THEN
+    PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) guard.resource AND g.token OPERATOR(pg_catalog.=) guard.token
+      AND g.lock OPERATOR(pg_catalog.=) guard.lock AND g.rule OPERATOR(pg_catalog.=) 'ge'::text AND g.used FOR SHARE;
+    IF FOUND THEN RETURN token; END IF;
+  END IF;
+  RETURN pawl.guard_or_refuse(resource, lock, token, seq, writer);
 END $$;
 
 -- Of the owner: the mark, lower or higher, after tokens were lost for good. Kept with who and why. false: no such record.
@@ -145,7 +153,8 @@ $$ SELECT 'protect_' || left(md5(n.nspname || '.' || c.relname), 20) FROM pg_cla
 
 -- resource: an SQL expression over the columns of a row; else TABLE:KEY, where KEY is the primary key, of several columns in the
 -- form of a row. TABLE has its schema before it unless that is public.
-CREATE OR REPLACE FUNCTION pawl.protect(target regclass, resource text DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pawl.protect(target regclass, resource text DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
+SET client_min_messages = warning AS $$
 DECLARE c record; keys text[]; plain boolean := true; prefix text; v text; e text[]; m record; fn text := pawl.protector(target);
 BEGIN
   SELECT k.relkind, k.relname, n.nspname INTO c FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace WHERE k.oid = target;
@@ -180,11 +189,11 @@ DECLARE l text := nullif(current_setting('pawl.lock', true), ''); t text := null
 BEGIN
   IF TG_OP <> 'INSERT' THEN
     was := %s;
-    PERFORM pawl.guard(was, l, n);
+    n := pawl.guard(was, l, n); -- cheaper than PERFORM
   END IF;
   IF TG_OP <> 'DELETE' THEN
     now := %s;
-    IF now IS DISTINCT FROM was THEN PERFORM pawl.guard(now, l, n); END IF;
+    IF now IS DISTINCT FROM was THEN n := pawl.guard(now, l, n); END IF;
   END IF;
   RETURN NULL;
 END $body$, e[1], e[2]));
