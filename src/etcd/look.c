@@ -44,7 +44,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     ask_range(&a, true, base_text, NULL, 0);
     enum bk_says says = txn(s, &a.txn, until, &answer, error);
     if (says != BK_YES) return says;
-    Pb__RangeResponse *all = answer->n_responses ? answer->responses[0]->response_range : NULL;
+    const Pb__RangeResponse *all = range_at(answer, 0);
     if (!all || !answer->succeeded) return nonsense(s, error);
     if (!s->bk->place.bare) base_parse(range_at(answer, 1), &base);
     if (all->n_kvs) qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_name_and_age);
