@@ -10,12 +10,15 @@ GRANT SELECT ON SEQUENCE pawl.since, pawl.server TO PUBLIC;
 CREATE OR REPLACE FUNCTION pawl.clock_us() RETURNS bigint LANGUAGE sql VOLATILE AS
   'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint';
 
--- Timeline, system identifier and start time.
+-- Timeline, system identifier and start time; and, because a dump may be put back while the server runs, which database and
+-- which sequence.
 CREATE OR REPLACE FUNCTION pawl.identity() RETURNS text LANGUAGE sql VOLATILE AS
 $$ SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || ' ' || (SELECT system_identifier FROM pg_control_system())
-          || ' ' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint $$;
+          || ' ' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
+          || ' ' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '.' || 'pawl.server'::regclass::oid $$;
 
--- ADMIT: another server than the stored one answers (a restart, a promotion, a restore): the numbers start at the clock.
+-- ADMIT: another server than the stored one answers (a restart, a promotion, a restore): the numbers start at the clock. Once
+-- a session.
 -- The number first, the identity second: whoever sees the identity, in the WAL too, sees the lift. The block is left by an
 -- exception, which gives its lock back at once and leaves the sequences as they are. client_us: the caller's clock, 0 none.
 CREATE OR REPLACE FUNCTION pawl.admit(client_us bigint DEFAULT 0) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -42,7 +45,7 @@ BEGIN
     EXCEPTION WHEN SQLSTATE 'PW000' THEN NULL;
     END;
   END IF;
-  PERFORM set_config('pawl.admitted', 'yes', false);
+  PERFORM set_config('pawl.admitted', 'pawl.server'::regclass::oid::text, false);
 END $$;
 
 -- GRANT: the next number; called only by whoever holds the lock already, in a statement after the one that took it. A number
@@ -51,7 +54,9 @@ END $$;
 CREATE OR REPLACE FUNCTION pawl.next_token(flush boolean DEFAULT true) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE n bigint;
 BEGIN
-  IF current_setting('pawl.admitted', true) IS DISTINCT FROM 'yes' THEN PERFORM pawl.admit(); END IF;
+  IF current_setting('pawl.admitted', true) IS DISTINCT FROM 'pawl.server'::regclass::oid::text THEN
+    PERFORM pawl.admit();
+  END IF;
   n := nextval('pawl.token');
   IF flush AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN
     PERFORM pg_logical_emit_message(true, 'pawl', ''::text);

@@ -118,11 +118,19 @@ static void test_immediate_stop(void **state) {
     assert_true(lost);
 }
 
+static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void shell(const char *format, ...) {
+    char command[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(command, sizeof command, format, arguments);
+    va_end(arguments);
+    if (system(command)) fail_msg("%s", command);
+}
+
 static void copy(const char *from, const char *to) {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s/%s' && cp -a '%s/%s' '%s/%s'", primary.dir, to, primary.dir, from,
-             primary.dir, to);
-    assert_int_equal(system(command), 0);
+    const char *dir = primary.dir;
+    shell("rm -rf '%s/%s' && cp -a '%s/%s' '%s/%s'", dir, to, dir, from, dir, to);
 }
 
 /* The data folder as it was some time ago: a backup, or a snapshot of the file system. */
@@ -139,6 +147,36 @@ static void test_restored_snapshot(void **state) {
     server_run(&primary);
     assert_true(number(&primary, "SELECT last_value FROM pawl.token") < last); /* it was put back */
     assert_true(token(&primary, "") > last);
+}
+
+/* A dump that is put back while the server runs: over the schema, and as a database of the same name. */
+static void test_restored_dump(void **state) {
+    (void)state;
+    char where[64], url[128], more[16] = "dbname=dumped";
+    snprintf(where, sizeof where, "-h 127.0.0.1 -p %d -U postgres", primary.port);
+    snprintf(url, sizeof url, "postgresql://postgres@127.0.0.1:%d/dumped", primary.port);
+    free(server_sql(primary.port, "CREATE DATABASE dumped"));
+    sql_install(url);
+    PGconn *c = sql_dial(primary.port, more);
+    int64_t last = sql_number(c, "SELECT pawl.next_token()");
+    shell("pg_dump %s dumped > '%s/dump'", where, primary.dir);
+    for (int i = 0; i < 50; i++) last = sql_number(c, "SELECT pawl.next_token()");
+    sql_does(c, "SET client_min_messages = warning; DROP SCHEMA pawl CASCADE");
+    shell("psql -q -v ON_ERROR_STOP=1 %s -d dumped -f '%s/dump' >/dev/null", where, primary.dir);
+    assert_true(sql_number(c, "SELECT last_value FROM pawl.token") < last);
+    PGconn *fresh = sql_dial(primary.port, more);
+    int64_t first = sql_number(fresh, "SELECT pawl.next_token()"), second = sql_number(c, "SELECT pawl.next_token()");
+    assert_true(first > last);
+    assert_true(second > first); /* a session that was there before, too */
+    PQfinish(c);
+    PQfinish(fresh);
+    free(server_sql(primary.port, "DROP DATABASE dumped"));
+    free(server_sql(primary.port, "CREATE DATABASE dumped"));
+    shell("psql -q -v ON_ERROR_STOP=1 %s -d dumped -f '%s/dump' >/dev/null", where, primary.dir);
+    c = sql_dial(primary.port, more);
+    assert_true(sql_number(c, "SELECT last_value FROM pawl.token") < last);
+    assert_true(sql_number(c, "SELECT pawl.next_token()") > second);
+    PQfinish(c);
 }
 
 static bool streams(void *data) {
@@ -214,6 +252,7 @@ int main(void) {
         cmocka_unit_test(test_killed_backend),
         cmocka_unit_test(test_immediate_stop),
         cmocka_unit_test(test_restored_snapshot),
+        cmocka_unit_test(test_restored_dump),
         cmocka_unit_test(test_two_siblings_promoted_in_turn),
     };
     return cmocka_run_group_tests_name("crash", tests, group_setup, group_teardown);

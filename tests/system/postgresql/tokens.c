@@ -247,6 +247,20 @@ static void test_admission_by_many(void **state) {
     }
 }
 
+/* A server whose clock is far off would leave the numbers there: nothing is written. */
+static void test_clocks_too_far_apart(void **state) {
+    (void)state;
+    server_restart(&primary);
+    PGconn *c = sql_dial(primary.port, "");
+    int64_t before = sql_number(c, "SELECT last_value FROM pawl.token");
+    sql_refuses(c, "SELECT pawl.admit(pawl.clock_us() - 86500000000)", "PW006", "more than a day apart");
+    sql_refuses(c, "SELECT pawl.admit(pawl.clock_us() + 86500000000)", "PW006", "more than a day apart");
+    assert_int_equal(sql_number(c, "SELECT last_value FROM pawl.token"), before);
+    sql_does(c, "SELECT pawl.admit(pawl.clock_us() - 80000000000)");
+    assert_true(sql_number(c, "SELECT last_value FROM pawl.token") > before);
+    PQfinish(c);
+}
+
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -259,6 +273,7 @@ int main(void) {
         cmocka_unit_test(test_flush_when_needed),
         cmocka_unit_test(test_admission_keeps_nobody_waiting),
         cmocka_unit_test(test_admission_by_many),
+        cmocka_unit_test(test_clocks_too_far_apart),
     };
     return cmocka_run_group_tests_name("tokens", tests, group_setup, group_teardown);
 }
