@@ -28,6 +28,8 @@ int cmd_hold(int argc, char **argv);
 int cmd_release(int argc, char **argv);
 int cmd_who(int argc, char **argv);
 int cmd_ls(int argc, char **argv);
+int cmd_watch(int argc, char **argv);
+int cmd_break(int argc, char **argv);
 int cmd_init(int argc, char **argv);
 int cmd_token(int argc, char **argv);
 int cmd_guard(int argc, char **argv);

@@ -319,8 +319,7 @@ static void read_socket(struct holder *h) {
 
 static void drain(int fd) {
     char buffer[sizeof(struct signalfd_siginfo) * 4];
-    while (read(fd, buffer, sizeof buffer) > 0) {
-    }
+    while (read(fd, buffer, sizeof buffer) > 0) continue;
 }
 
 static bool over(const struct holder *h) { return h->tree_dead || (h->command_ended && !h->stopping); }
@@ -423,6 +422,7 @@ static void conclude(struct holder *h) {
         result->code = PAWL_ELOST;
         if (!h->tree_dead) kill_tree(h);
         result->gone_wall_ms = clock_wall_us() / 1000;
+        watch_name_successor(h->client, h->run);
     } else if (result->exec_errno) {
         result->outcome = OUTCOME_CANNOT_EXEC;
     } else if (pawl_check(h->lock) != PAWL_OK) {

@@ -18,6 +18,8 @@ static const struct row {
     {"release", cmd_release, "HANDLE", "end a hold -d"},
     {"who", cmd_who, "NAME", "who holds it, and who waits"},
     {"ls", cmd_ls, "", "all locks"},
+    {"watch", cmd_watch, "NAME", "each change of who holds it, and who waits"},
+    {"break", cmd_break, "NAME", "take a stuck lock away from its holder"},
     {"init", cmd_init, "[URL] [--print]", "prepare a service (PostgreSQL)"},
     {"token", cmd_token, "show|advance [URL]", "where the numbers of a service stand; lift them"},
     {"guard", cmd_guard, "put|get|seal|exec|...", "the resource side: refuse whoever lost the lock"},

@@ -138,7 +138,8 @@ int cmd_run(int argc, char **argv) {
     if (!code) code = metrics_check_dir(&run);
     if (code) return code;
     code = settle_times(&run);
-    if (!code && run.options.seal) code = seal_open(run.options.seal, run.options.name, run.options.common.url, &run.seal);
+    if (!code && run.options.seal)
+        code = seal_open(run.options.seal, run.options.name, run.options.common.url, &run.seal);
     if (code) receipt_refused(&run, code);
     else code = front_run(&run);
     seal_close(run.seal);

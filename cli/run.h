@@ -149,4 +149,6 @@ struct watcher *watch_start(pawl_client *client, struct run *run);
 void watch_stop(struct watcher *watcher); /* NULL allowed */
 /* "held by backup.sh (pid 4711, root@db1) for 4 min 12 s"; false: not known. */
 bool watch_holder(pawl_client *client, struct run *run, char *ret, size_t size);
+/* Whose the lock is now, behind the reason of a loss that says that it is not ours. */
+void watch_name_successor(pawl_client *client, const struct run *run);
 #endif

@@ -80,6 +80,23 @@ bool watch_holder(pawl_client *client, struct run *run, char *ret, size_t size) 
     return true;
 }
 
+static int see_successor(const pawl_entry *e, void *data) {
+    struct run_result *result = data;
+    size_t used = strlen(result->text);
+    if (!e->held) return 0;
+    snprintf(result->text + used, sizeof result->text - used, ", but of %s (pid %lld, %s@%s%s%s%s)",
+             e->command ? e->command : "a program", (long long)e->pid, e->user ? e->user : "?", e->host ? e->host : "?",
+             e->label ? ", \"" : "", e->label ? e->label : "", e->label ? "\"" : "");
+    return 1;
+}
+
+void watch_name_successor(pawl_client *client, const struct run *run) {
+    struct run_result *result = &run->shared->result;
+    const char *last = strstr(result->text, "not ours any more");
+    if (last && !last[strlen("not ours any more")])
+        pawl_inspect(client, run->options.name, ASK_MS, see_successor, result, NULL);
+}
+
 static void *watch_main(void *data) {
     struct watcher *watcher = data;
     struct pollfd stop = {.fd = watcher->stop_fd, .events = POLLIN};

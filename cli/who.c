@@ -1,124 +1,12 @@
 /* who.c: pawl who NAME and pawl ls: who holds, who waits. Records are copied out of the library's callback, grouped by
  * lock name, and printed; what is unknown is "-" or null, never a guess. Looking never blocks a lock. */
 #include "clock.h"
-#include "options.h"
+#include "people.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-struct person {
-    pawl_entry entry; /* the strings are our copies */
-};
-
-struct people {
-    struct person *list;
-    size_t n;
-    bool no_memory;
-};
-
-static void free_people(struct people *people) {
-    for (size_t i = 0; i < people->n; i++) {
-        const pawl_entry *e = &people->list[i].entry;
-        const char *strings[] = {e->name, e->label, e->host, e->user, e->command};
-        for (size_t j = 0; j < sizeof strings / sizeof *strings; j++) free((char *)strings[j]);
-    }
-    free(people->list);
-}
-
-static const char *copy(const char *text) { return text && *text ? strdup(text) : NULL; }
-
-static int collect(const pawl_entry *entry, void *data) {
-    struct people *people = data;
-    struct person *more = realloc(people->list, (people->n + 1) * sizeof *more);
-    if (!more) {
-        people->no_memory = true;
-        return 1;
-    }
-    people->list = more;
-    pawl_entry *e = &more[people->n++].entry;
-    *e = *entry;
-    e->name = strdup(entry->name ? entry->name : "");
-    e->label = copy(entry->label);
-    e->host = copy(entry->host);
-    e->user = copy(entry->user);
-    e->command = copy(entry->command);
-    if (e->name) return 0;
-    people->no_memory = true;
-    people->n--;
-    return 1;
-}
-
-/* By name, holders first, then in the order of the queue. */
-static int by_name(const void *a, const void *b) {
-    const pawl_entry *x = &((const struct person *)a)->entry, *y = &((const struct person *)b)->entry;
-    int order = strcmp(x->name, y->name);
-    return order ? order : (x->place > y->place) - (x->place < y->place);
-}
-
-/* Asks the service. 0, or the exit code and the reason was printed. */
-static int look(const struct common *common, const char *name, int64_t wait_ms, struct people *ret) {
-    pawl_error error = PAWL_ERROR_INIT;
-    pawl_client *client;
-    int code = open_client(common, name, &client);
-    if (code) return code;
-    if (pawl_inspect(client, name, wait_ms, collect, ret, &error)) code = complain_error(name, &error);
-    else if (ret->no_memory) code = complain(EXIT_FAILED, name, "out of memory");
-    pawl_close(client);
-    if (ret->n > 1) qsort(ret->list, ret->n, sizeof *ret->list, by_name);
-    return code;
-}
-
-static int64_t wall_now_ms(void) { return clock_wall_us() / 1000; }
-
-/* --- for programs --- */
-
-static void print_json_person(const pawl_entry *e) {
-    char when[40];
-    fputs("{\"command\":", stdout);
-    print_json_string(stdout, e->command);
-    if (e->pid) printf(",\"pid\":%" PRId64, e->pid);
-    else fputs(",\"pid\":null", stdout);
-    fputs(",\"user\":", stdout);
-    print_json_string(stdout, e->user);
-    fputs(",\"host\":", stdout);
-    print_json_string(stdout, e->host);
-    fputs(",\"label\":", stdout);
-    print_json_string(stdout, e->label);
-    if (e->token) printf(",\"token\":\"%" PRId64 "\"", e->token);
-    else fputs(",\"token\":null", stdout);
-    printf(",\"shared\":%s", e->shared ? "true" : "false");
-    if (e->since_ms) {
-        format_time(e->since_ms, when, sizeof when);
-        printf(",\"since\":\"%s\"", when);
-    } else {
-        fputs(",\"since\":null", stdout);
-    }
-    if (e->left_ms > 0 && e->left_ms != PAWL_FOREVER) printf(",\"left_ms\":%" PRId64 "}", e->left_ms);
-    else fputs(",\"left_ms\":null}", stdout);
-}
-
-static void print_json_lock(const char *name, const char *url, const struct person *list, size_t n) {
-    bool held = n > 0 && list[0].entry.held;
-    fputs("{\"name\":", stdout);
-    print_json_string(stdout, name);
-    fputs(",\"url\":", stdout);
-    print_json_string(stdout, url);
-    printf(",\"held\":%s", held ? "true" : "false");
-    for (int waiting = 0; waiting < 2; waiting++) {
-        const char *comma = "";
-        fputs(waiting ? ",\"waiting\":[" : ",\"holders\":[", stdout);
-        for (size_t i = 0; i < n; i++) {
-            if (list[i].entry.held == waiting) continue;
-            fputs(comma, stdout);
-            print_json_person(&list[i].entry);
-            comma = ",";
-        }
-        fputs("]", stdout);
-    }
-    puts("}");
-}
 
 /* --- for people --- */
 
@@ -175,7 +63,7 @@ static void print_waiter(const pawl_entry *e, bool first, int64_t now_ms) {
 }
 
 static void print_lock(const char *name, const char *url, const struct people *people) {
-    int64_t now_ms = wall_now_ms();
+    int64_t now_ms = (clock_wall_us() / 1000);
     bool first = true, held = people->n > 0 && people->list[0].entry.held;
     print_plain(stdout, name);
     if (!held) {
@@ -299,15 +187,15 @@ int cmd_who(int argc, char **argv) {
                               .operands = "NAME"};
     int n, code = parse_options(&verb, argc, argv, &common, &n);
     if (code >= 0) return code;
-    code = look(&common, argv[1], wait_ms, &people);
+    code = people_look(&common, argv[1], wait_ms, &people);
     if (code == 0) {
         char *url = shown_url(common.url);
-        if (!messages.quiet && common.json) print_json_lock(argv[1], url, people.list, people.n);
+        if (!messages.quiet && common.json) people_print_json(NULL, argv[1], url, people.list, people.n);
         else if (!messages.quiet) print_lock(argv[1], url, &people);
         code = people.n > 0 && people.list[0].entry.held ? 0 : 1;
         free(url);
     }
-    free_people(&people);
+    people_free(&people);
     return code;
 }
 
@@ -322,21 +210,14 @@ static const char ls_usage[] = "pawl ls [options]\n"
                                "\n"
                                "Exit: 0; 120 the service does not say; 125 failed.\n";
 
-/* The number of entries from `from` on that have its name. */
-static size_t same_name(const struct people *people, size_t from) {
-    size_t to = from + 1;
-    while (to < people->n && strcmp(people->list[from].entry.name, people->list[to].entry.name) == 0) to++;
-    return to - from;
-}
-
 static int list_locks(const struct people *people, const char *url, bool json) {
     struct line *lines = json || people->n == 0 ? NULL : calloc(people->n, sizeof *lines);
     size_t n = 0;
     if (!json && people->n && !lines) return complain(EXIT_FAILED, NULL, "out of memory");
     for (size_t i = 0, group; i < people->n; i += group) {
-        group = same_name(people, i);
-        if (json) print_json_lock(people->list[i].entry.name, url, people->list + i, group);
-        else fill_line(&lines[n++], people->list + i, group, wall_now_ms());
+        group = people_of_name(people, i);
+        if (json) people_print_json(NULL, people->list[i].entry.name, url, people->list + i, group);
+        else fill_line(&lines[n++], people->list + i, group, (clock_wall_us() / 1000));
     }
     if (!json) print_lines(lines, n);
     free_lines(lines, n);
@@ -358,12 +239,12 @@ int cmd_ls(int argc, char **argv) {
                               .operands = ""};
     int n, code = parse_options(&verb, argc, argv, &common, &n);
     if (code >= 0) return code;
-    code = look(&common, NULL, wait_ms, &people);
+    code = people_look(&common, NULL, wait_ms, &people);
     if (code == 0) {
         char *url = shown_url(common.url);
         code = list_locks(&people, url, common.json);
         free(url);
     }
-    free_people(&people);
+    people_free(&people);
     return code;
 }

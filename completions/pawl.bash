@@ -9,7 +9,7 @@ _pawl_value() { # OPTION: completes its value; false: it takes none
     --rule) COMPREPLY=($(compgen -W "ge gt seq" -- "$cur")) ;;
     --receipt) COMPREPLY=($(compgen -f -- "$cur")) ;;
     --metrics-dir) COMPREPLY=($(compgen -d -- "$cur")) ;;
-    -t | --ttl | -w | --wait | --timeout | -E | --conflict-exit-code | --label | --grace | --hold-at-least | --max-hold | \
+    -t | --ttl | -w | --wait | --timeout | -E | --conflict-exit-code | --label | --grace | --hold-at-least | --max-hold | --every | \
         --seal | --to | --lock | --token | --by | --seq | --why) COMPREPLY=() ;;
     *) return 1 ;;
     esac
@@ -18,7 +18,7 @@ _pawl_value() { # OPTION: completes its value; false: it takes none
 
 _pawl() {
     local cur prev verb options operands=0 i
-    local verbs="run hold release who ls init token guard demo version help"
+    local verbs="run hold release who ls watch break init token guard demo version help"
     _get_comp_words_by_ref -n =: cur prev words cword 2>/dev/null ||
         { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
     COMPREPLY=()
@@ -51,6 +51,8 @@ _pawl() {
     hold) options="$every $url $lock --json $take -d --detach" ;;
     release | version) options="$every --json" ;;
     who | ls) options="$every $url --json $wait" ;;
+    watch) options="$every $url --json $wait --every" ;;
+    break) options="$every $url --json $wait --now --label" ;;
     init) options="$every $url $wait --print" ;;
     token)
         options="$every $url --json $wait --to"
@@ -68,8 +70,8 @@ _pawl() {
     *) return ;;
     esac
     case $verb:$cur in
-    who:-* | run:-* | hold:-*) ;;
-    who:* | run:* | hold:*) # names of locks, those that are plain words
+    who:-* | watch:-* | break:-* | run:-* | hold:-*) ;;
+    who:* | watch:* | break:* | run:* | hold:*) # names of locks, those that are plain words
         COMPREPLY=($(compgen -W "$(pawl ls -w 1s 2>/dev/null | awk '$1 !~ /%/ { print $1 }')" -- "$cur"))
         return
         ;;

@@ -8,13 +8,15 @@ function __pawl_verb
     test (count (commandline -opc)) -gt 1; and contains -- (commandline -opc)[2] $argv
 end
 
-set -l verbs run hold release who ls init token guard demo version help
+set -l verbs run hold release who ls watch break init token guard demo version help
 complete -c pawl -f
 complete -c pawl -n __fish_is_first_token -a run -d 'hold the lock while a command runs'
 complete -c pawl -n __fish_is_first_token -a hold -d 'take it, tell each event as JSON, keep it until stdin ends'
 complete -c pawl -n __fish_is_first_token -a release -d 'end a hold -d'
 complete -c pawl -n __fish_is_first_token -a who -d 'who holds it, and who waits'
 complete -c pawl -n __fish_is_first_token -a ls -d 'all locks'
+complete -c pawl -n __fish_is_first_token -a watch -d 'each change of who holds it, and who waits'
+complete -c pawl -n __fish_is_first_token -a break -d 'take a stuck lock away from its holder'
 complete -c pawl -n __fish_is_first_token -a init -d 'prepare a service (PostgreSQL)'
 complete -c pawl -n __fish_is_first_token -a token -d 'where the numbers of a service stand; lift them'
 complete -c pawl -n __fish_is_first_token -a guard -d 'the resource side: refuse whoever lost the lock'
@@ -27,12 +29,12 @@ complete -c pawl -s v -l verbose -d 'more messages'
 complete -c pawl -s q -l quiet -d 'fewer messages'
 complete -c pawl -l log -x -a 'text json' -d 'form of messages'
 complete -c pawl -s h -l help -d 'what the verb does'
-complete -c pawl -n '__pawl_verb run hold who ls init token demo' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:' -d 'where the lock lives'
-complete -c pawl -n '__pawl_verb run hold release who ls token guard version' -l json -d 'results as JSON'
-complete -c pawl -n '__pawl_verb run hold who ls init token' -s w -l wait -l timeout -x -d 'how long to wait'
+complete -c pawl -n '__pawl_verb run hold who ls watch break init token demo' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:' -d 'where the lock lives'
+complete -c pawl -n '__pawl_verb run hold release who ls watch break token guard version' -l json -d 'results as JSON'
+complete -c pawl -n '__pawl_verb run hold who ls watch break init token' -s w -l wait -l timeout -x -d 'how long to wait'
 
 complete -c pawl -n '__pawl_verb run hold' -s t -l ttl -x -d 'how long the lock outlives a dead holder'
-complete -c pawl -n '__pawl_verb run hold' -l label -x -d 'shown by who'
+complete -c pawl -n '__pawl_verb run hold break' -l label -x -d 'shown by who'
 complete -c pawl -n '__pawl_verb run hold' -l for -x -a 'efficiency correctness' -d 'what the lock is for'
 complete -c pawl -n '__pawl_verb run hold' -s n -l nb -l nonblock -l nonblocking -l nowait -d 'do not wait'
 complete -c pawl -n '__pawl_verb run hold' -s s -l shared -d 'with other shared holders'
@@ -40,7 +42,7 @@ complete -c pawl -n '__pawl_verb run hold' -s x -s e -l exclusive -d alone
 complete -c pawl -n '__pawl_verb run hold' -s E -l conflict-exit-code -x -d 'exit code in place of 123 and 124'
 complete -c pawl -n '__pawl_verb run hold' -l max-hold -x -d 'at most so long'
 complete -c pawl -n '__pawl_verb hold' -s d -l detach -d 'in the background'
-complete -c pawl -n '__pawl_verb run hold who' -a '(__pawl_locks)' -d lock
+complete -c pawl -n '__pawl_verb run hold who watch break' -a '(__pawl_locks)' -d lock
 
 complete -c pawl -n '__pawl_verb run' -l grace -x -d 'from SIGTERM to SIGKILL'
 complete -c pawl -n '__pawl_verb run' -l on-lost -x -a 'term kill' -d 'what to send'
@@ -49,6 +51,9 @@ complete -c pawl -n '__pawl_verb run' -l repeat -d 'again and again'
 complete -c pawl -n '__pawl_verb run' -l receipt -r -F -d 'append a line of JSON'
 complete -c pawl -n '__pawl_verb run' -l metrics-dir -x -a '(__fish_complete_directories)' -d 'counters for Prometheus'
 complete -c pawl -n '__pawl_verb run' -l seal -x -d 'tell the resource first'
+
+complete -c pawl -n '__pawl_verb watch' -l every -x -d 'how often to ask'
+complete -c pawl -n '__pawl_verb break' -l now -d 'free at once'
 
 complete -c pawl -n '__pawl_verb init' -l print -d 'print the SQL'
 complete -c pawl -n '__pawl_verb token' -a 'show advance'

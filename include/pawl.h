@@ -142,6 +142,21 @@ typedef int pawl_entry_fn(const pawl_entry *entry, void *data); /* not zero stop
 
 /* Holders and waiters of one name, or of all (NULL). Never blocks a lock. */
 int pawl_inspect(pawl_client *client, const char *name, int64_t wait_ms, pawl_entry_fn *fn, void *data, pawl_error *error);
+/* Takes a stuck lock away from whoever holds it, in our name (the client's label is shown by who): nothing that he still asks
+ * of it succeeds, and the next token is higher. Where a ttl holds the lock, it stays taken for what is left of the old
+ * holder's, so that he has stopped by himself before another begins; PAWL_BREAK_AT_ONCE: it is free now, and only a guard
+ * keeps him from doing harm. PostgreSQL: his session is ended. PAWL_EUNSUPPORTED: file:, where only his end frees it. */
+#define PAWL_BREAK_AT_ONCE 1u
+typedef struct {
+    size_t size;
+    int was_held;       /* 0: it was free, and nothing was done */
+    char holder[256];   /* "backup.sh (pid 4711, root@db1)" */
+    int64_t token;      /* that was his; 0 unknown */
+    int64_t free_in_ms; /* when another can have it */
+} pawl_broken;
+#define PAWL_BROKEN_INIT { sizeof(pawl_broken), 0, "", 0, 0 }
+int pawl_break(pawl_client *client, const char *name, unsigned flags, int64_t wait_ms, pawl_broken *ret, pawl_error *error);
+
 /* Where the token numbers of a service stand, and lifting them: needed when locks move to a service that was used before,
  * or that was restored while clocks were wrong. Numbers are microseconds since 1970 used as a counter. */
 typedef struct {

@@ -71,6 +71,13 @@ struct bk_record {
 };
 typedef bool bk_each(const struct bk_record *, void *data); /* false stops */
 
+/* What evict took away. */
+struct bk_evicted {
+    char holder[256];   /* about of the holder, "" unknown */
+    uint64_t token;     /* 0 unknown */
+    int64_t free_in_ms; /* for so long the lock stays taken, so that the old holder has stopped by itself before another begins */
+};
+
 /* Where the numbers of a service stand (docs/ARCHITECTURE.md, tokens). */
 struct bk_tokens {
     uint64_t since, last;
@@ -142,6 +149,11 @@ struct backend {
     /* name NULL: all. */
     enum bk_says (*records)(struct bk_session *, const char *name, bk_each *, void *data, struct bk_until,
                             pawl_error *);
+    /* Takes the lock away from whoever holds it: no renewal of that grant succeeds from here on, and the next token is
+     * higher. claim->about is shown as the holder for as long as the lock stays taken; at_once: not at all. YES: done. NO: it
+     * was free. NULL where nobody can be made to let go. */
+    enum bk_says (*evict)(struct bk_session *, const struct bk_claim *, bool at_once, struct bk_until,
+                          struct bk_evicted *ret, pawl_error *);
     /* advance: ADVANCE to at least `to` first (0: as if just restored); where the service lost its numbers, they begin above
      * `to`. */
     enum bk_says (*tokens)(struct bk_session *, bool advance, uint64_t to, struct bk_until, struct bk_tokens *ret,

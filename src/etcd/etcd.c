@@ -340,6 +340,7 @@ static const struct backend etcd_backend = {
     .end_life = lease_end,
     .free_life = lease_free,
     .records = look_records,
+    .evict = look_evict,
     .tokens = base_tokens,
     .hub_open = hub_open,
     .hub_fd = hub_fd,

@@ -69,6 +69,9 @@ enum bk_says lease_renew(struct bk_session *s, struct bk_life *const lives[], in
 enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
                           pawl_error *error);
 
+enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool at_once, struct bk_until until,
+                        struct bk_evicted *ret, pawl_error *error);
+
 /* base.c: what is added to a create revision, so that tokens rise over a restore, which lets revisions fall.
  * value of the key prefix "%token": "since base term cluster", decimal. */
 struct base {

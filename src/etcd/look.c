@@ -56,3 +56,41 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     }
     return BK_YES;
 }
+
+/* The holder's key goes; its watch tells him, and the next in line holds. */
+enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool at_once, struct bk_until until,
+                        struct bk_evicted *ret, pawl_error *error) {
+    char lock[LOCK_SIZE], end[LOCK_SIZE], base_text[PREFIX_MAX + 16], key[KEY_SIZE];
+    struct asking a;
+    struct base base = {0};
+    (void)at_once;
+    place_lock(&s->bk->place, claim->name, claim->name_len, lock);
+    strcpy(end, lock);
+    end[strlen(end) - 1]++;
+    base_key(&s->bk->place, base_text);
+    for (;;) {
+        AUTO_TXN found = NULL;
+        AUTO_TXN gone = NULL;
+        ask_begin(&a);
+        ask_if(&a, lock, NULL, 0);
+        ask_range(&a, true, lock, end, 0);
+        ask_range(&a, true, base_text, NULL, 0);
+        enum bk_says says = txn(s, &a.txn, until, &found, error);
+        if (says != BK_YES) return says == BK_UNKNOWN ? BK_FAULT : says; /* nothing was changed */
+        const Pb__KeyValue *holder = only(range_at(found, 0));
+        if (!holder) return BK_NO;
+        if (!s->bk->place.bare) base_parse(range_at(found, 1), &base);
+        if (holder->key.len >= sizeof key) return nonsense(s, error);
+        memcpy(key, holder->key.data, holder->key.len);
+        key[holder->key.len] = 0;
+        ask_begin(&a);
+        ask_if(&a, key, NULL, holder->create_revision);
+        ask_delete(&a, key);
+        says = txn(s, &a.txn, until, &gone, error);
+        if (says != BK_YES) return says;
+        if (!gone->succeeded) continue; /* it let go by itself, and another holds */
+        ret->token = (uint64_t)(base.base + holder->create_revision);
+        if (holder->value.len < sizeof ret->holder) memcpy(ret->holder, holder->value.data, holder->value.len);
+        return BK_YES;
+    }
+}

@@ -218,6 +218,13 @@ static enum bk_says mem_prove(struct bk_session *session, const struct bk_grant 
     return store_renew(session->bk->store, grant, 0, note_wake, mem_clock()) >= 0 ? BK_YES : BK_NO;
 }
 
+static enum bk_says mem_evict(struct bk_session *session, const struct bk_claim *claim, bool at_once,
+                              struct bk_until until, struct bk_evicted *ret, pawl_error *error) {
+    (void)until;
+    LOCKED;
+    return store_evict(session->bk->store, claim, at_once, note_wake, mem_clock(), ret, error);
+}
+
 static void mem_end(struct bk_grant *grant, bool forked) { (void)grant, (void)forked; }
 
 static enum bk_says mem_records(struct bk_session *session, const char *name, bk_each *each, void *data,
@@ -278,6 +285,7 @@ const struct backend mem_backend = {
     .prove = mem_prove,
     .end = mem_end,
     .records = mem_records,
+    .evict = mem_evict,
     .tokens = mem_tokens,
     .hub_open = mem_hub_open,
     .hub_fd = mem_hub_fd,

@@ -264,6 +264,32 @@ int64_t store_renew(struct store *store, const struct bk_grant *ours, int64_t tt
     return left;
 }
 
+/* The holders go; the first of them becomes ours, with a token of its own, for as long as the last one had. */
+enum bk_says store_evict(struct store *store, const struct bk_claim *claim, bool at_once, store_wake *wake,
+                         int64_t now_ns, struct bk_evicted *ret, pawl_error *error) {
+    struct named *named = find(store, claim->name, claim->name_len);
+    struct bk_grant unused;
+    if (!named) return BK_NO;
+    settle(named, NULL, false, wake, now_ns);
+    struct entry *holder = named->holders;
+    if (!holder) return BK_NO;
+    snprintf(ret->holder, sizeof ret->holder, "%s", holder->about);
+    ret->token = holder->token;
+    for (const struct entry *at = holder; at; at = at->next)
+        if ((at->ends_ns - now_ns) / NS_PER_MS > ret->free_in_ms) ret->free_in_ms = (at->ends_ns - now_ns) / NS_PER_MS;
+    while (named->holders) cut(&named->holders);
+    if (at_once) ret->free_in_ms = 0;
+    enum bk_says says = BK_YES;
+    if (ret->free_in_ms > 0) {
+        struct bk_claim ours = *claim;
+        ours.ttl_ms = ret->free_in_ms;
+        says = grant(store, named, &ours, now_ns, &unused, error);
+    }
+    settle(named, NULL, false, wake, now_ns);
+    drop_if_unused(store, named);
+    return says;
+}
+
 void store_deafen(struct store *store, const void *listener) {
     for (size_t i = 0; i < STORE_BUCKETS; i++)
         for (struct named *named = store->buckets[i]; named; named = named->next)

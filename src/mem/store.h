@@ -38,6 +38,9 @@ bool store_forget(struct store *, const struct bk_claim *, store_wake *, int64_t
 bool store_release(struct store *, const struct bk_grant *, store_wake *, int64_t now_ns);
 /* The holder's time left after it, in ms; negative: not held by this grant. ttl_ms 0 changes nothing. */
 int64_t store_renew(struct store *, const struct bk_grant *, int64_t ttl_ms, store_wake *, int64_t now_ns);
+/* As backend.h says of evict. */
+enum bk_says store_evict(struct store *, const struct bk_claim *, bool at_once, store_wake *, int64_t now_ns,
+                         struct bk_evicted *ret, pawl_error *);
 /* Waiters of this listener are no longer woken. */
 void store_deafen(struct store *, const void *listener);
 /* Copies of the records of a name, or of all; free each with store_free_records. NULL with *ret_n 0: none, -1: no

@@ -67,21 +67,24 @@ static bool show(const PGresult *r, int row, const char *name, int place, bk_eac
     return each(&record, data);
 }
 
+/* "AND ...": the locks of the name whose key is the statement's parameter. */
+static void target_of(const struct bk_session *s, char *ret, size_t size) {
+    snprintf(ret, size,
+             s->bk->key == KEY_INT4X2 ? "AND l.objsubid = 2 AND l.classid::int8 = (" KEY_PART(
+                                            "$1") ")::int8 & 4294967295 AND l.objid::int8 = "
+                                                  "(" KEY_PART("$2") ")::int8 & 4294967295%.0s"
+                                      : "AND l.objsubid = 1 AND (l.classid::int8 << 32 | l.objid::int8) = %s",
+             key_expression(s->bk->key));
+}
+
 enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
                           pawl_error *error) {
     AUTO_RESULT result = NULL;
     struct key key = {.n = 0};
     char sql[2048];
-    bool two = s->bk->key == KEY_INT4X2;
     if (name && !key_of(s->bk->key, name, strlen(name), &key, error)) return BK_FAULT;
     char target[512] = "";
-    if (name)
-        snprintf(target, sizeof target,
-                 two ? "AND l.objsubid = 2 AND l.classid::int8 = (" KEY_PART("$1") ")::int8 & 4294967295 AND "
-                                                                                   "l.objid::int8 = (" KEY_PART(
-                                                                                       "$2") ")::int8 & 4294967295%.0s"
-                     : "AND l.objsubid = 1 AND (l.classid::int8 << 32 | l.objid::int8) = %s",
-                 key_expression(s->bk->key));
+    if (name) target_of(s, target, sizeof target);
     snprintf(sql, sizeof sql,
              "SELECT l.classid, l.objid, l.objsubid, l.granted, l.mode, a.application_name, a.pid, a.usename, "
              "coalesce(host(a.client_addr), ''), coalesce((extract(epoch FROM %s) * 1000)::int8, 0) FROM pg_locks l "
@@ -98,6 +101,28 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
         place = granted ? 0 : same ? place + 1 : 1;
         if (!show(result, i, name, place, each, data)) break;
     }
+    return BK_YES;
+}
+
+/* Whoever has it learns it from the end of his connection; what else that session held goes with it. */
+enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool at_once, struct bk_until until,
+                        struct bk_evicted *ret, pawl_error *error) {
+    (void)at_once;
+    AUTO_RESULT result = NULL;
+    struct key key;
+    char sql[2048], target[512];
+    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
+    target_of(s, target, sizeof target);
+    snprintf(
+        sql, sizeof sql,
+        "SELECT a.application_name, a.pid, a.usename, coalesce(host(a.client_addr), ''), pg_terminate_backend(l.pid) "
+        "FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.locktype = 'advisory' AND l.granted "
+        "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) %s",
+        target);
+    enum bk_says says = question_once(s, sql, key.n, key.values, until, &result, error);
+    if (says != BK_YES) return says;
+    if (PQntuples(result) == 0) return BK_NO;
+    about_of(result, 0, 0, ret->holder);
     return BK_YES;
 }
 

@@ -294,6 +294,7 @@ static const struct backend postgresql_backend = {
     .prove = look_prove,
     .end = end,
     .records = look_records,
+    .evict = look_evict,
     .tokens = look_tokens,
     .init = session_init,
     .init_text = init_text,

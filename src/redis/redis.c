@@ -183,6 +183,29 @@ static enum bk_says redis_take(struct bk_session *s, struct bk_claim *c, bool qu
     return BK_NO;
 }
 
+static enum bk_says redis_evict(struct bk_session *s, const struct bk_claim *c, bool at_once, struct bk_until until,
+                                struct bk_evicted *ret, pawl_error *error) {
+    AUTO_REPLY reply = NULL;
+    struct question q;
+    struct args a;
+    start(s, &a, &q, "breaking", c);
+    owner_text(s->bk, c->owner, q.owner);
+    wall_text(q.owner + OWNER_CHARS);
+    snprintf(q.owner + OWNER_CHARS + 13, ABOUT_SIZE, "%s", about_of(c));
+    arg_text(&a, q.owner);
+    if (at_once) arg(&a, "1", 1);
+    enum bk_says says = call_script(s, &script_evict, &a, 3, until, &reply, error);
+    if (says != BK_YES) return says;
+    if (reply->type == REDIS_REPLY_INTEGER) return BK_NO;
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || !reply->element[1]->str) return nonsense(s, error);
+    const redisReply *value = reply->element[1];
+    ret->free_in_ms = reply->element[0]->integer;
+    if (!value_is_ours(value->str, (size_t)value->len)) return BK_YES;
+    ret->token = strtoull(value->str, NULL, 10);
+    snprintf(ret->holder, sizeof ret->holder, "%s", value->str + VALUE_ABOUT);
+    return BK_YES;
+}
+
 static enum bk_says redis_forget(struct bk_session *s, struct bk_claim *c, struct bk_until until, pawl_error *error) {
     AUTO_REPLY reply = NULL;
     struct question q;
@@ -426,6 +449,7 @@ static const struct backend redis_backend = {
     .prove = redis_prove,
     .end = redis_end,
     .records = redis_records,
+    .evict = redis_evict,
     .tokens = redis_tokens,
     .hub_open = hub_open,
     .hub_fd = hub_fd,

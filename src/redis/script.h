@@ -7,5 +7,5 @@ struct script {
     char sha[41];
     const char *text;
 };
-extern const struct script script_take, script_release, script_renew, script_tokens, script_guard;
+extern const struct script script_evict, script_take, script_release, script_renew, script_tokens, script_guard;
 #endif

@@ -344,6 +344,49 @@ static void guarantees_are_told(void **state) {
     pawl_close(client);
 }
 
+/* Held by a for a short ttl; b breaks it. false: not to be had here, and the lock is still held. */
+static bool broken(pawl_client *a, pawl_client *b, unsigned flags, pawl_lock **ret_lock, pawl_broken *ret) {
+    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    options.ttl_ms = 2000;
+    if (pawl_acquire(a, "stuck", &options, ret_lock, &error)) fail_msg("pawl_acquire: %s", error.text);
+    int code = pawl_break(b, "stuck", flags, AWAIT_MS, ret, &error);
+    if (code == PAWL_EUNSUPPORTED) return false;
+    if (code) fail_msg("pawl_break: %s", error.text);
+    assert_true(ret->was_held);
+    assert_true(ret->token == 0 || ret->token == pawl_token(*ret_lock));
+    return true;
+}
+
+static void a_broken_lock_is_lost_and_the_next_token_is_higher(void **state) {
+    struct suite *suite = *state;
+    pawl_client *a = call_open(suite), *b = call_open(suite);
+    pawl_broken result = PAWL_BROKEN_INIT;
+    pawl_lock *lock, *next;
+    for (unsigned at_once = 0; at_once < 2; at_once++) {
+        if (!broken(a, b, at_once ? PAWL_BREAK_AT_ONCE : 0, &lock, &result)) {
+            assert_int_equal(pawl_verify(lock, AWAIT_MS, NULL), PAWL_OK);
+            call_release(lock);
+            break;
+        }
+        int64_t token = pawl_token(lock), since = call_now_ms();
+        if (at_once) assert_int_equal(result.free_in_ms, 0);
+        next = call_acquire(b, "stuck", AWAIT_MS);
+        assert_true(call_now_ms() - since >= result.free_in_ms - 20);
+        assert_true(pawl_token(next) > token);
+        if (result.free_in_ms) assert_int_equal(pawl_check(lock), PAWL_ELOST); /* before another began */
+        assert_true(call_readable(pawl_lost_fd(lock), AWAIT_MS));
+        assert_int_equal(pawl_release(lock, AWAIT_MS, NULL), PAWL_ELOST);
+        assert_int_equal(pawl_verify(next, AWAIT_MS, NULL), PAWL_OK);
+        call_release(next);
+        assert_int_equal(pawl_break(b, "stuck", 0, AWAIT_MS, &result, NULL), PAWL_OK);
+        assert_false(result.was_held);
+    }
+    assert_int_equal(pawl_break(b, "", 0, AWAIT_MS, &result, NULL), PAWL_EINVALID);
+    pawl_close(a);
+    pawl_close(b);
+}
+
 const struct contract_case call_cases[] = {
     CASE(acquire_and_release, ALWAYS),
     CASE(nothing_is_allowed, ALWAYS),
@@ -357,5 +400,6 @@ const struct contract_case call_cases[] = {
     CASE(close_gives_back, ALWAYS),
     CASE(arguments_are_checked, ALWAYS),
     CASE(guarantees_are_told, ALWAYS),
+    CASE(a_broken_lock_is_lost_and_the_next_token_is_higher, ALWAYS),
     {0},
 };
