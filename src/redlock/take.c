@@ -202,7 +202,10 @@ static bool fill_grant(const struct attempt *a, struct bk_grant *ret, pawl_error
     }
     memcpy(g->epoch, a->s->epoch, sizeof g->epoch);
     snprintf(g->value, sizeof g->value, "%.*s", OWNER_CHARS, a->value);
-    *ret = (struct bk_grant){.token = a->token, .left_ms = left_of(a), .of = g};
+    ret->token = a->token;
+    ret->left_ms = left_of(a);
+    ret->pin = NULL;
+    ret->of = g;
     return true;
 }
 

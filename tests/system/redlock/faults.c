@@ -1,0 +1,313 @@
+/* faults.c: instances that are down, hung, empty, too few or of the wrong kind, and what is said about it. */
+#include "clock.h"
+#include "pawl.h"
+#include "proxy.h"
+#include "server.h"
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 3 };
+static struct server servers[N];
+static struct proxy *proxies[N];
+static char url[256];
+static pawl_error error;
+
+static int setup(void **state) {
+    (void)state;
+    memset(servers, 0, sizeof servers);
+    for (int i = 0; i < N; i++) server_start_redis(&servers[i], NULL);
+    for (int i = 0; i < N; i++) proxies[i] = proxy_start(servers[i].port);
+    snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", proxy_port(proxies[0]),
+             proxy_port(proxies[1]), proxy_port(proxies[2]));
+    error = (pawl_error)PAWL_ERROR_INIT;
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    for (int i = 0; i < N; i++) proxy_stop(proxies[i]);
+    for (int i = 0; i < N; i++) server_stop(&servers[i]);
+    return 0;
+}
+
+static pawl_client *client_of(const char *text, int64_t ttl_ms, pawl_observer *observe, void *data) {
+    pawl_options options = PAWL_OPTIONS_INIT;
+    pawl_client *client = NULL;
+    options.ttl_ms = ttl_ms;
+    options.observe = observe;
+    options.observe_data = data;
+    if (pawl_open(text, &options, &client, &error)) fail_msg("%s", error.text);
+    return client;
+}
+
+static pawl_client *client_new(void) { return client_of(url, 10000, NULL, NULL); }
+
+static int take(pawl_client *client, const char *name, int64_t wait_ms, pawl_lock **ret) {
+    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
+    options.wait_ms = wait_ms;
+    error = (pawl_error)PAWL_ERROR_INIT;
+    return pawl_acquire(client, name, &options, ret, &error);
+}
+
+static pawl_lock *must_take(pawl_client *client, const char *name) {
+    pawl_lock *lock = NULL;
+    if (take(client, name, 10000, &lock)) fail_msg("%s", error.text);
+    return lock;
+}
+
+static void must_release(pawl_lock *lock) {
+    if (pawl_release(lock, 10000, &error)) fail_msg("%s", error.text);
+}
+
+static int64_t ms_since(int64_t start_ns) { return (clock_now_ns() - start_ns) / NS_PER_MS; }
+
+static void says(const char *part) {
+    if (!strstr(error.text, part)) fail_msg("'%s' is not in: %s", part, error.text);
+}
+
+static void must_refuse(int code, const char *part, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void must_refuse(int code, const char *part, const char *format, ...) {
+    char text[400];
+    pawl_client *client = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    error = (pawl_error)PAWL_ERROR_INIT;
+    int got = pawl_open(text, NULL, &client, &error);
+    if (!got) got = pawl_connect(client, 5000, &error);
+    pawl_close(client);
+    if (got != code) fail_msg("%s: %d %s", text, got, error.text);
+    says(part);
+}
+
+static void test_refused_setups(void **state) {
+    (void)state;
+    int a = servers[0].port, b = servers[1].port, c = servers[2].port;
+    must_refuse(PAWL_EUNSAFE, "three independent", "redlock://127.0.0.1:%d,127.0.0.1:%d", a, b);
+    must_refuse(PAWL_EUNSAFE, "even number", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:1", a, b, c);
+    must_refuse(PAWL_EUNSAFE, "more than half", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?quorum=1", a, b, c);
+    must_refuse(PAWL_EUNSAFE, "named twice", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", a, b, a);
+    must_refuse(PAWL_EUNSAFE, "same Redis instance", "redlock://127.0.0.1:%d,127.0.0.1:%d,localhost:%d", a, b, a);
+    must_refuse(PAWL_EINVALID, "timeout", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?timeout=0", a, b, c);
+    must_refuse(PAWL_EINVALID, "nonsense", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?nonsense=1", a, b, c);
+    must_refuse(PAWL_OK, "", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:1?quorum=3", a, b, c);
+    free(server_redis(c, "REPLICAOF 127.0.0.1 %d", a));
+    must_refuse(PAWL_EUNSAFE, "is a replica", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", a, b, c);
+}
+
+/* B59, and B11: no quorum is not "busy", and busy is not "no quorum". */
+static void test_quorum_down(void **state) {
+    (void)state;
+    pawl_client *a = client_new(), *b = client_new();
+    pawl_lock *lock = must_take(a, "busy"), *other = NULL;
+    assert_int_equal(take(b, "busy", 300, &other), PAWL_ETIMEOUT);
+    says("busy, held by");
+    server_kill(&servers[2], SIGKILL);
+    assert_int_equal(take(b, "busy", 300, &other), PAWL_ETIMEOUT); /* a minority down: still busy */
+    says("busy, held by");
+    must_release(lock);
+    must_release(must_take(b, "busy"));
+    server_kill(&servers[1], SIGKILL);
+    for (int64_t wait_ms = 0; wait_ms <= 1500; wait_ms += 1500) {
+        pawl_client *fresh = client_new();
+        int64_t start = clock_now_ns();
+        assert_int_equal(take(wait_ms ? b : fresh, "busy", wait_ms, &other), PAWL_EUNREACHABLE);
+        assert_true(ms_since(start) < 5000 + wait_ms);
+        says("no quorum: 1 of 3");
+        char node[32];
+        for (int i = 1; i < N; i++) {
+            snprintf(node, sizeof node, "127.0.0.1:%d", proxy_port(proxies[i]));
+            says(node);
+        }
+        pawl_close(fresh);
+    }
+    server_restart(&servers[1]);
+    server_restart(&servers[2]); /* both empty: two of three have forgotten */
+    assert_int_equal(take(b, "busy", 0, &other), PAWL_EUNSAFE);
+    says("lost its memory");
+    says("pawl init --floor");
+    pawl_close(a);
+    pawl_close(b);
+}
+
+/* B58: what a lost vote got is given back everywhere, also where the answer came too late. */
+static void test_nothing_is_left_behind(void **state) {
+    (void)state;
+    pawl_client *a = client_new();
+    pawl_lock *lock = NULL;
+    must_release(must_take(a, "left"));
+    for (int i = 1; i < N; i++) free(server_redis(servers[i].port, "SET pawl:left foreign"));
+    proxy_delay(proxies[0], PROXY_TO_CLIENT, 300);
+    assert_int_equal(take(a, "left", 0, &lock), PAWL_EBUSY);
+    int64_t end = clock_after_ms(clock_now_ns(), 1000);
+    int64_t there = 1;
+    while (there && clock_now_ns() < end) there = server_redis_int(servers[0].port, "EXISTS pawl:left");
+    assert_int_equal(there, 0);
+    for (int i = 1; i < N; i++) assert_int_equal(server_redis_int(servers[i].port, "EXISTS pawl:left"), 1);
+    pawl_close(a);
+}
+
+/* B10: all granted it, but the answers took the ttl. */
+static void test_too_late(void **state) {
+    (void)state;
+    pawl_client *a = client_of(url, 300, NULL, NULL);
+    pawl_lock *lock = NULL;
+    must_release(must_take(a, "late"));
+    for (int i = 0; i < N; i++) proxy_delay(proxies[i], PROXY_TO_CLIENT, 320);
+    assert_int_equal(take(a, "late", 0, &lock), PAWL_ETIMEOUT);
+    says("ttl of 300 ms");
+    says("margin");
+    for (int i = 0; i < N; i++) proxy_delay(proxies[i], PROXY_TO_CLIENT, 0);
+    pawl_close(a);
+    for (int i = 0; i < N; i++) assert_int_equal(server_redis_int(servers[i].port, "EXISTS pawl:late"), 0);
+}
+
+/* A minority that is stopped costs one time limit (50 ms here) once, and a down one nothing. */
+static void test_hung_minority(void **state) {
+    (void)state;
+    pawl_client *a = client_new(), *b = client_new();
+    pawl_lock *lock = NULL;
+    must_release(must_take(a, "hung"));
+    must_release(must_take(b, "hung"));
+    server_kill(&servers[1], SIGSTOP);
+    lock = must_take(a, "hung");
+    for (int i = 0; i < 2; i++) {
+        pawl_lock *other = NULL;
+        int64_t start = clock_now_ns();
+        assert_int_equal(take(b, "hung", 0, &other), PAWL_EBUSY);
+        assert_true(ms_since(start) < 2000);
+    }
+    int64_t start = clock_now_ns();
+    for (int i = 0; i < 100; i++) {
+        must_release(lock);
+        lock = must_take(a, "hung");
+    }
+    if (ms_since(start) > 100 * 25)
+        fail_msg("100 rounds beside a hung instance took %lld ms", (long long)ms_since(start));
+    server_kill(&servers[1], SIGCONT);
+    must_release(lock);
+    pawl_close(a);
+    pawl_close(b);
+}
+
+struct seen {
+    int lost;
+    char remark[512];
+};
+static void observe(const pawl_event *event, const char *name, void *data) {
+    struct seen *seen = data;
+    (void)name;
+    if (event->type == PAWL_LOST) __atomic_fetch_add(&seen->lost, 1, __ATOMIC_SEQ_CST);
+    if (event->type == PAWL_REMARK) snprintf(seen->remark, sizeof seen->remark, "%s", event->text);
+}
+
+/* An empty instance gets its vote back from the others, above all that they gave; whoever held a lock meanwhile loses
+ * it at the next renewal. */
+static void test_wiped_instance_is_seeded(void **state) {
+    (void)state;
+    struct seen seen = {0};
+    pawl_client *a = client_of(url, 1000, observe, &seen);
+    pawl_lock *lock = must_take(a, "wiped");
+    assert_non_null(strstr(seen.remark, "tokens begin at the clock"));
+    int64_t token = pawl_token(lock);
+    must_release(lock);
+    lock = must_take(a, "held");
+    server_restart(&servers[1]);
+    pawl_lock *next = must_take(a, "wiped"); /* whoever comes first sees to it */
+    assert_true(pawl_token(next) > token);
+    int64_t start = clock_now_ns();
+    while (server_redis_int(servers[1].port, "STRLEN pawl:%%r") != 149 && ms_since(start) < 5000) {
+        must_release(next);
+        next = must_take(a, "wiped");
+    }
+    assert_int_equal(server_redis_int(servers[1].port, "STRLEN pawl:%%r"), 149);
+    assert_non_null(strstr(seen.remark, "had lost its memory"));
+    struct pollfd p = {.fd = pawl_lost_fd(lock), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    pawl_release(lock, 1000, NULL);
+    server_kill(&servers[0], SIGKILL); /* the seeded one is as good as any */
+    token = pawl_token(next);
+    pawl_release(next, 1000, NULL);
+    next = must_take(a, "wiped");
+    assert_true(pawl_token(next) > token);
+    must_release(next);
+    pawl_close(a);
+}
+
+/* The holder hears of a lost quorum before its lock can end. */
+static void test_quorum_loss_is_told_in_time(void **state) {
+    (void)state;
+    struct seen seen = {0};
+    pawl_client *a = client_of(url, 1500, observe, &seen);
+    pawl_lock *lock = must_take(a, "told");
+    int64_t start = clock_now_ns();
+    server_kill(&servers[0], SIGSTOP);
+    server_kill(&servers[1], SIGKILL);
+    struct pollfd p = {.fd = pawl_lost_fd(lock), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    assert_true(ms_since(start) <= 1500 + 200);
+    assert_int_equal(pawl_check(lock), PAWL_ELOST);
+    server_kill(&servers[0], SIGCONT);
+    pawl_release(lock, 0, NULL);
+    pawl_close(a);
+}
+
+/* More than a minority lost: an operator says where the numbers go on; with durable=yes data that came back counts. */
+static void test_majority_lost(void **state) {
+    (void)state;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    pawl_client *a = client_new();
+    pawl_lock *lock = must_take(a, "many");
+    int64_t token = pawl_token(lock);
+    must_release(lock);
+    pawl_close(a);
+    for (int i = 0; i < 2; i++) server_restart(&servers[i]);
+    a = client_new();
+    assert_int_equal(take(a, "many", 0, &lock), PAWL_EUNSAFE);
+    assert_int_equal(pawl_init(a, 5000, &error), PAWL_EUNSAFE);
+    if (pawl_tokens_advance(a, token + 1000, 5000, &tokens, &error)) fail_msg("%s", error.text);
+    lock = must_take(a, "many");
+    assert_true(pawl_token(lock) > token + 1000);
+    token = pawl_token(lock);
+    must_release(lock);
+    pawl_close(a);
+    char durable[300];
+    for (int i = 0; i < N; i++) {
+        free(server_redis(servers[i].port, "SAVE"));
+        server_restart(&servers[i]);
+    }
+    a = client_new();
+    assert_int_equal(take(a, "many", 0, &lock), PAWL_EUNSAFE);
+    says("was restarted");
+    pawl_close(a);
+    snprintf(durable, sizeof durable, "%s?durable=yes", url);
+    a = client_of(durable, 10000, NULL, NULL);
+    lock = must_take(a, "many");
+    assert_true(pawl_token(lock) > token);
+    must_release(lock);
+    pawl_close(a);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_refused_setups),
+        TEST(test_quorum_down),
+        TEST(test_nothing_is_left_behind),
+        TEST(test_too_late),
+        TEST(test_hung_minority),
+        TEST(test_wiped_instance_is_seeded),
+        TEST(test_quorum_loss_is_told_in_time),
+        TEST(test_majority_lost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
