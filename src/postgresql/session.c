@@ -251,6 +251,11 @@ static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until unti
     return BK_FAULT;
 }
 
+static void ignore_notice(void *unused, const char *message) {
+    (void)unused;
+    (void)message;
+}
+
 enum how { BARE, GREETED, ADMITTED };
 
 static enum bk_says connect_and_greet(struct bk *bk, enum how how, struct bk_until until, struct bk_session **ret,
@@ -268,6 +273,7 @@ static enum bk_says connect_and_greet(struct bk *bk, enum how how, struct bk_unt
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
+    PQsetNoticeProcessor(s->conn, ignore_notice, NULL); /* or libpq prints it */
     snprintf(s->node, sizeof s->node, "%.100s", targets.host);
     PQsetErrorVerbosity(s->conn,
                         PQERRORS_VERBOSE); /* until it stands: a connection that fails tells its code in no other way */
