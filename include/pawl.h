@@ -46,7 +46,8 @@ typedef struct {
 
 /* Only GRANTED, FAILED and LOST are events of pawl_next_event; an observer sees all. */
 enum { PAWL_GRANTED = 1, PAWL_FAILED, PAWL_LOST, PAWL_DOUBT, PAWL_DOUBT_OVER, PAWL_RELEASED, PAWL_WAITING, PAWL_RENEWED, PAWL_LATE,
-       PAWL_REMARK /* about the ttl, before the grant: below what the service advises, or raised to its least */ };
+       PAWL_REMARK /* what is worse than it need be: a ttl below what the service advises, or raised to its least; a right
+                      that is missing, so that waiting is a question again and again */ };
 typedef struct {
     size_t size;
     int type, code; /* PAWL_GRANTED..., and the PAWL_E... that goes with it */

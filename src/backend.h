@@ -124,7 +124,8 @@ struct backend {
 
     /* YES: held. NO: busy; with queue also waiting, if the service keeps a queue. Repeating with the same owner is
      * safe: a repeat of what was granted says YES with what is left now. ret_busy is filled on NO. FAULT with PAWL_ELOST:
-     * the service does not know claim->life any more. With YES it may leave a remark in *error (code 0). */
+     * the service does not know claim->life any more. With YES or NO it may leave a remark in *error (code 0), as may
+     * release. */
     enum bk_says (*take)(struct bk_session *, struct bk_claim *, bool queue, struct bk_until, struct bk_grant *ret,
                          struct bk_busy *ret_busy, pawl_error *);
     /* Undo and leave; what was handed to the claim is handed on. YES: it was there and is gone; NO: nothing was there.

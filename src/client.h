@@ -131,7 +131,7 @@ struct pawl_client {
     int64_t keeper_sleeps_until_ns; /* INT64_MIN: awake */
     bool lease_planned;             /* since the keeper fell asleep: or a session got its first grant */
 
-    bool hub_wanted, hub_ready;
+    bool hub_wanted, hub_ready, hub_refused;
     int64_t hub_retry_ns, hub_backoff_ms;
     size_t keeper_hears;           /* so many in waiters */
     pawl_lock *resting, *listener; /* of the blocking form; listener: one of them */

@@ -5,6 +5,7 @@
 #include "client.h"
 #include "clock.h"
 #include "random.h"
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 
@@ -64,6 +65,17 @@ static void read_locked(pawl_client *c) {
     keeper_want_locked(c, c->hub_retry_ns);
 }
 
+/* Said once a client, to one of those who wait. */
+static void remark_locked(pawl_client *c, const char *why) {
+    pawl_lock *l = c->locks;
+    char text[sizeof((pawl_error *)0)->text];
+    while (l && !(l->in_waiters && l->state == LOCK_PENDING)) l = l->next;
+    if (!l || c->hub_refused) return;
+    c->hub_refused = true;
+    snprintf(text, sizeof text, "who waits asks again and again, since it may not be told: %.420s", why);
+    observe(l, PAWL_REMARK, PAWL_OK, text);
+}
+
 bool hub_keeper_listens_locked(const pawl_client *c) { return c->hub_ready && c->keeper_hears > 0; }
 
 int64_t hub_keeper_locked(pawl_client *c) {
@@ -77,6 +89,7 @@ int64_t hub_keeper_locked(pawl_client *c) {
     pthread_mutex_lock(&c->mutex);
     if (says != BK_YES) {
         closed_locked(c);
+        if (error.code == PAWL_EDENIED) remark_locked(c, error.text);
         return c->hub_retry_ns;
     }
     c->hub_ready = true;

@@ -394,7 +394,7 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
         l->grant.claim = &l->claim;
     }
     give_back(l, s, says == BK_NO && l->claim.pin, says == BK_YES && c->be->caps.session_bound, broken);
-    if (says == BK_YES && own.code == PAWL_OK && *own.text) observe(l, PAWL_REMARK, PAWL_OK, own.text);
+    if (says <= BK_NO && own.code == PAWL_OK && *own.text) observe(l, PAWL_REMARK, PAWL_OK, own.text);
     if (says == BK_YES) code = granted(l, &own);
     if (says == BK_NO) code = busy(l, &b, &own);
     if (says == BK_FAULT && own.code == PAWL_ELOST &&
@@ -453,6 +453,7 @@ enum bk_says lock_undo(pawl_lock *l, struct bk_until until, pawl_error *error) {
         lock_let_go_locked(l);
         pthread_mutex_unlock(&c->mutex);
     }
+    if (says <= BK_NO && own.code == PAWL_OK && *own.text) observe(l, PAWL_REMARK, PAWL_OK, own.text);
     if (says > BK_NO) error_copy(error, &own);
     return says;
 }

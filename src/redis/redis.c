@@ -116,6 +116,12 @@ static enum bk_says still_primary(struct bk_session *s, struct bk_until until, p
     return s->watch ? watch_ask(&s->bk->place, s->watch, until, error) : BK_YES;
 }
 
+/* Once a client. */
+static void remark(struct bk_session *s, const char *text, pawl_error *error) {
+    if (atomic_exchange(&s->bk->remarked, true)) return;
+    error_set(error, PAWL_OK, s->wire.node, "%s: %s; docs/redis.md lists the rights", s->wire.node, text);
+}
+
 static void fill_busy(const redisReply *reply, struct bk_busy *ret) {
     int64_t left = reply->element[0]->integer, place = reply->element[1]->integer;
     const redisReply *value = reply->element[2];
@@ -180,6 +186,9 @@ static enum bk_says redis_take(struct bk_session *s, struct bk_claim *c, bool qu
     }
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3) return nonsense(s, error);
     fill_busy(reply, ret_busy);
+    if (reply->element[1]->integer == -2)
+        remark(s, "the user may not keep a queue (sorted sets): who waits asks some ten times a second, in no order",
+               error);
     return BK_NO;
 }
 
@@ -251,7 +260,11 @@ static enum bk_says release_pass(struct bk_session *s, struct bk_grant *const g[
             continue;
         }
         todo[i] = false;
-        if (reply->type == REDIS_REPLY_INTEGER) ret[i] = reply->integer == 1 ? BK_YES : BK_NO;
+        if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 2)
+            remark(s,
+                   "the user may not tell the next waiter (PUBLISH): it finds out by itself within some five seconds",
+                   error);
+        if (reply->type == REDIS_REPLY_INTEGER) ret[i] = reply->integer ? BK_YES : BK_NO;
         else if (reply->type != REDIS_REPLY_ERROR) ret[i] = nonsense(s, error);
         else ret[i] = verdict_is(reply->str, "WRONGTYPE") ? BK_NO : verdict(&s->wire, reply->str, error);
     }

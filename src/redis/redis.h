@@ -24,6 +24,7 @@ struct bk {
     _Atomic uint64_t dialled; /* which server the last session was made to (a hash of its run id); the hub must agree */
     atomic_int kick_fd;       /* wakes the hub when it does not; -1: there was no hub yet */
     atomic_bool kicked;       /* kick_fd is readable */
+    atomic_bool remarked;     /* that waiting is slow for want of a right */
 };
 
 struct bk_session {

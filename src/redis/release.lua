@@ -3,7 +3,7 @@
 -- Told first, then removed from the queue, then set over the held value, deleted if that is refused: nothing that can be
 -- refused raises before the lock is gone, so that no missing right keeps a lock or leaves a gap.
 -- KEYS lock queue count   ARGV token:owner (leave: owner) client-ms [about, when leaving]
--- Returns 1: it was ours; 0: it was not.
+-- Returns 1: it was ours; 2: the same, and whoever waits could not be told for want of a right; 0: it was not ours.
 if #ARGV == 2 and redis.call('EXISTS', KEYS[2]) == 0 and redis.pcall('GETRANGE', KEYS[1], '0', '64') == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end
@@ -41,7 +41,7 @@ end
 local h, second = head()
 while h do
   local n = tell(h, 'g')
-  if not n or not ok(redis.pcall('ZREM', Q, h)) then break end
+  if not n or not ok(redis.pcall('ZREM', Q, h)) then redis.call('DEL', L) return 2 end
   if n > 0 then
     local issued, t = pcall(function() return count() or issue() end)
     if not issued or not ok(redis.pcall('SET', L, t .. ':' .. string.sub(h, 1, 48) .. CLIENT_MS .. string.sub(h, 49), 'PX', CLAIM)) then

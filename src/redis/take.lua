@@ -3,7 +3,8 @@
 --   still subscribed gets it for the time of a claim; nobody barges past a live queue.  Else busy.
 -- KEYS lock queue count   ARGV owner(48)+client-ms(13)+about ttl [j, k or jk: join, known]
 -- The lock's value is token(16) ':' owner(48) ms(13) about, set only where absent, so that clients that use SET NX are
--- excluded and exclude us. Returns the token, or {ttl left, place from 0 or -1, value of the holder}.
+-- excluded and exclude us. Returns the token, or {ttl left, place from 0, value of the holder}; place -1: not in the queue,
+-- -2: for want of a right.
 -- known: this connection saw the server's identity so lately that it is not looked at again (redis.c). A number that was counted
 -- without a look, for a hand-over or so, is looked at when its owner asks again: nobody is told one that was not.
 -- The first block repeats issue() for the usual case, before any function is made, and arguments are few: both are most of
@@ -66,10 +67,16 @@ if not v or string.sub(v, 18, 65) == OWNER then
 end
 local place = -1
 if ARGV[3] == 'j' or ARGV[3] == 'jk' then -- a repeat keeps its place
-  local last = call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-  call('ZADD', Q, 'NX', (last or 0) + 1, ME)
-  call('PEXPIRE', Q, 120000) -- longer than any waiter looks away
-  place = call('ZRANK', Q, ME)
+  local last = redis.pcall('ZRANGE', Q, -1, -1, 'WITHSCORES')
+  local added = last.err and last or redis.pcall('ZADD', Q, 'NX', (last[2] or 0) + 1, ME)
+  if type(added) == 'number' then
+    call('PEXPIRE', Q, 120000) -- longer than any waiter looks away
+    place = call('ZRANK', Q, ME)
+  elseif string.find(added.err, "can't run this command", 1, true) then
+    place = -2
+  else
+    return added
+  end
 elseif not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
   error('PAWLREPLICA') -- a replica reads as busy what the primary may have freed
 end

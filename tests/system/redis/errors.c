@@ -317,7 +317,9 @@ static void test_password_not_wanted(void **state) {
 static void test_cluster(void **state) {
     (void)state;
     struct probe q;
-    static const char *const options[] = {"--cluster-enabled", "yes", NULL};
+    char bus[8];
+    snprintf(bus, sizeof bus, "%d", server_free_port());
+    const char *const options[] = {"--cluster-enabled", "yes", "--cluster-port", bus, NULL};
     server_start_redis(&other, options);
     probe_open(&q, "%s", other.url);
     assert_int_equal(probe_connect(&q), BK_FAULT);
