@@ -67,7 +67,11 @@ const struct driver *driver_raw(const char *url) {
         const struct driver *driver;
     } floors[] = {
         {"file:", &driver_file},       {"redis:", &driver_redis},           {"redis+unix:", &driver_redis},
-        {"redlock:", &driver_redlock}, {"postgresql:", &driver_postgresql}, {"postgres:", &driver_postgresql}};
+        {"redlock:", &driver_redlock}, {"postgresql:", &driver_postgresql}, {"postgres:", &driver_postgresql},
+#ifdef LAB_ETCD
+        {"etcd:", &driver_etcd},
+#endif
+    };
     for (size_t i = 0; i < sizeof floors / sizeof *floors; i++)
         if (strncmp(url, floors[i].scheme, strlen(floors[i].scheme)) == 0) return floors[i].driver;
     return NULL;
@@ -80,4 +84,7 @@ void driver_about(const char *url, char *ret_version, size_t size, uint64_t *ret
     if (floor == &driver_redis) driver_redis_about(url, ret_version, size, ret_requests);
     if (floor == &driver_redlock) driver_redlock_about(url, ret_version, size, ret_requests);
     if (floor == &driver_postgresql) driver_postgresql_about(url, ret_version, size, ret_requests);
+#ifdef LAB_ETCD
+    if (floor == &driver_etcd) driver_etcd_about(url, ret_version, size, ret_requests);
+#endif
 }

@@ -19,7 +19,7 @@ struct driver {
     int (*take_many)(void *client, long n, pawl_error *error);
 };
 
-extern const struct driver driver_pawl, driver_file, driver_redis, driver_redlock, driver_postgresql;
+extern const struct driver driver_pawl, driver_file, driver_redis, driver_redlock, driver_postgresql, driver_etcd;
 /* The floor of a URL; NULL: none is known. */
 const struct driver *driver_raw(const char *url);
 
@@ -27,5 +27,6 @@ const struct driver *driver_raw(const char *url);
 void driver_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
 void driver_redis_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
 void driver_redlock_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
+void driver_etcd_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
 void driver_postgresql_about(const char *url, char *ret_version, size_t size, uint64_t *ret_requests);
 #endif

@@ -77,6 +77,7 @@ int lease_begin(pawl_lock *l, struct bk_session *session, struct bk_until until,
     pthread_mutex_unlock(&c->mutex);
     if (state != LEASE_NEW) return state == LEASE_BEGINNING ? PAWL_EBUSY : PAWL_OK;
     int64_t sent_ns = client_now(c), left_ms;
+    *error = (pawl_error)PAWL_ERROR_INIT; /* a remark is to be told from old words */
     *ret_says = c->be->begin_life(session, &lease->bk, until, &left_ms, error);
     pthread_mutex_lock(&c->mutex);
     lease->state = *ret_says == BK_YES ? LEASE_ALIVE : LEASE_NEW;

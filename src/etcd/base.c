@@ -19,9 +19,10 @@ bool base_parse(const Pb__RangeResponse *range, struct base *ret) {
     char text[128];
     struct base base = {0};
     int end = 0;
-    if (!range || range->n_kvs != 1 || range->kvs[0]->value.len >= sizeof text) return false;
-    memcpy(text, range->kvs[0]->value.data, range->kvs[0]->value.len);
-    text[range->kvs[0]->value.len] = 0;
+    size_t length = range && range->n_kvs == 1 ? range->kvs[0]->value.len : 0;
+    if (length == 0 || length >= sizeof text) return false;
+    memcpy(text, range->kvs[0]->value.data, length);
+    text[length] = 0;
     if (sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNu64 " %" SCNu64 "%n", &base.since, &base.base, &base.term,
                &base.cluster, &end) != 4 ||
         text[end] || base.since < 0 || base.base < 0 || base.base > (int64_t)TOKEN_MAX)

@@ -155,8 +155,6 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
         free(line);
         return says;
     }
-    line->bk = s->bk;
-    memcpy(line->owner, claim->owner, 16);
     line->revision = mine ? mine->create_revision : answer->header->revision;
     claim->of = line;
     if (!answer->succeeded) return ask_again(s, claim, until, ret, ret_busy, &gone, error); /* a repeat */

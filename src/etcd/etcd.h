@@ -21,14 +21,12 @@ struct bk {
 };
 
 struct place_in_line { /* claim->of, grant->of */
-    struct bk *bk;
-    unsigned char owner[16];
-    int64_t revision; /* create revision of our key */
-    int64_t seen;     /* at this revision of the store it stood so: `before` was before us, or the lock was ours */
-    uint64_t token;   /* as granted */
-    int64_t before;   /* waiting: create revision of the key that is watched; 0: none */
-    int64_t watch_id; /* of that watch, or, held, of the watch on our own key; 0: none */
-    unsigned hub;     /* of which hub */
+    int64_t revision;  /* create revision of our key */
+    int64_t seen;      /* at this revision of the store it stood so: `before` was before us, or the lock was ours */
+    uint64_t token;    /* as granted */
+    int64_t before;    /* waiting: create revision of the key that is watched; 0: none */
+    int64_t watch_id;  /* of that watch, or, held, of the watch on our own key; 0: none */
+    unsigned hub;      /* of which hub */
 };
 
 #define LOGIN_MAX 2048 /* of a login's token; one signed with a 4096 bit key has some 900 bytes */

@@ -8,7 +8,7 @@ static bool show(struct bk_session *s, const Pb__KeyValue *kv, const struct base
                  bk_each *each, void *data) {
     char about[257] = "";
     (void)s;
-    if (kv->value.len < sizeof about) memcpy(about, kv->value.data, kv->value.len);
+    if (kv->value.len > 0 && kv->value.len < sizeof about) memcpy(about, kv->value.data, kv->value.len);
     struct bk_record record = {.name = name,
                                .about = about,
                                .token = (uint64_t)(base->base + kv->create_revision),
