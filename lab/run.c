@@ -1,7 +1,7 @@
 /* run.c: pawl-lab list and run. Each variant is played in a process of its own, the three of a scenario side by side,
  * below one temporary directory. The runner takes in what they leave behind (it is a subreaper), so that an interrupt
  * ends everything that was started before it goes. */
-#include "clock.h"
+#include "folder.h"
 #include "lab.h"
 #include "report.h"
 #include "stage.h"
@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,8 +40,6 @@ struct playing {
     int fd;
 };
 
-static volatile sig_atomic_t interrupted;
-static void interrupt(int signal) { interrupted = signal; }
 static void abandon(int signal) {
     (void)signal;
     stage_abandon();
@@ -78,7 +75,7 @@ static struct playing start(const struct scenario *scenario, enum variant varian
 static char *hear(struct playing *p) {
     char *text = NULL;
     size_t used = 0;
-    for (ssize_t n = 1; n > 0 && !interrupted;) {
+    for (ssize_t n = 1; n > 0 && !lab_interrupted;) {
         struct pollfd fd = {.fd = p->fd, .events = POLLIN};
         if (poll(&fd, 1, 200) <= 0) continue;
         char *more = realloc(text, used + 65536);
@@ -94,13 +91,13 @@ static char *hear(struct playing *p) {
 
 static void finish(struct playing *p, const struct scenario *scenario, enum variant variant, struct story *ret) {
     char *text = hear(p);
-    if (interrupted) kill(p->pid, SIGTERM);
+    if (lab_interrupted) kill(p->pid, SIGTERM);
     waitpid(p->pid, NULL, 0);
     json_t *json = text ? json_loads(text, 0, NULL) : NULL;
     if (!json || !story_read(json, ret)) {
         *ret = (struct story){.variant = variant, .verdict = VERDICT_FAILED};
         snprintf(ret->scenario, sizeof ret->scenario, "%s", scenario->name);
-        snprintf(ret->why, sizeof ret->why, "%s", interrupted ? "interrupted" : "the stage died; see above");
+        snprintf(ret->why, sizeof ret->why, "%s", lab_interrupted ? "interrupted" : "the stage died; see above");
     }
     json_decref(json);
     free(text);
@@ -168,7 +165,7 @@ static void play_one(const struct scenario *s, const struct options *o, struct s
             snprintf(stories[v].scenario, sizeof stories[v].scenario, "%s", s->name);
             snprintf(stories[v].why, sizeof stories[v].why, "%s is not installed", missing);
         }
-        if (!interrupted) print_row(&stories[v], o);
+        if (!lab_interrupted) print_row(&stories[v], o);
     }
 }
 
@@ -184,11 +181,12 @@ static int save(const char *path, const struct story *stories, int n) {
     return good ? LAB_OK : lab_complain("cannot write %s: %s", path, strerror(errno));
 }
 
-static int round_of(const struct options *o) {
+static int round_of(const void *options) {
+    const struct options *o = options;
     struct story stories[VARIANTS * 64];
     int n = 0, code = LAB_OK;
     print_head(o);
-    for (int i = 0; scenarios[i] && !interrupted; i++) {
+    for (int i = 0; scenarios[i] && !lab_interrupted; i++) {
         struct story three[VARIANTS];
         if (!wanted(scenarios[i], o)) continue;
         play_one(scenarios[i], o, three);
@@ -198,7 +196,7 @@ static int round_of(const struct options *o) {
             stories[n++] = three[v];
         }
     }
-    if (interrupted) return 128 + interrupted;
+    if (lab_interrupted) return 128 + lab_interrupted;
     if (o->save && save(o->save, stories, n)) code = LAB_FAILED;
     if (o->report && report_write(o->report, stories, n)) code = LAB_FAILED;
     for (int i = 0; i < n; i++) story_free(&stories[i]);
@@ -239,28 +237,10 @@ static int parse(int argc, char **argv, struct options *o) {
     return LAB_OK;
 }
 
-static void remove_all(const char *dir) {
-    char command[96];
-    int64_t end = clock_after_ms(clock_now_ns(), 5000);
-    while (waitpid(-1, NULL, WNOHANG) >= 0 && clock_now_ns() < end) poll(NULL, 0, 10); /* what the stages left */
-    snprintf(command, sizeof command, "rm -rf -- '%s'", dir);
-    if (system(command)) lab_complain("cannot remove %s", dir);
-}
-
 int lab_run(int argc, char **argv) {
     struct options o = {0};
-    char dir[] = "/tmp/pawl-lab-XXXXXX";
     int code = parse(argc, argv, &o);
-    if (code) return code;
-    if (!mkdtemp(dir) || chmod(dir, 0711)) return lab_complain("cannot make a directory in /tmp: %s", strerror(errno));
-    setenv("TMPDIR", dir, 1);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    struct sigaction act = {.sa_handler = interrupt};
-    sigaction(SIGINT, &act, NULL);
-    sigaction(SIGTERM, &act, NULL);
-    code = round_of(&o);
-    remove_all(dir);
-    return fflush(stdout) || ferror(stdout) ? lab_complain("cannot write the rows") : code;
+    return code ? code : lab_in_folder(round_of, &o);
 }
 
 /* --- list --- */

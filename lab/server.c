@@ -124,7 +124,7 @@ void server_await(struct server *s) {
     }
 }
 
-void server_run(struct server *s) {
+void server_begin(struct server *s) {
     pid_t parent = getpid();
     if (s->shim) {
         skew_set(s, 0);
@@ -134,6 +134,10 @@ void server_run(struct server *s) {
     s->pid = fork();
     if (s->pid < 0) die("fork: %s", strerror(errno));
     if (s->pid == 0) child(s, parent);
+}
+
+void server_run(struct server *s) {
+    server_begin(s);
     server_await(s);
 }
 

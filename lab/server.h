@@ -33,7 +33,8 @@ void server_make_dir(struct server *s, const char *name);
 void server_arg(struct server *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Runs s->argv in s->dir with its output in s->dir/log, and waits (20 s) until s->ready says true. */
 void server_run(struct server *s);
-void server_await(struct server *s); /* the second half of it */
+void server_begin(struct server *s); /* the first half of it */
+void server_await(struct server *s); /* the second */
 /* A blocking connection to 127.0.0.1:port with 2 s time limits, or -1. */
 int server_dial(int port);
 

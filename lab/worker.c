@@ -62,6 +62,8 @@ static int give_back(pawl_error *error) {
     return lock ? pawl_release(lock, 2000, error) : PAWL_OK;
 }
 
+static const char *lock_of(const struct order *order) { return *order->lock ? order->lock : me.part->lock; }
+
 static int take_with_pawl(const struct order *order, pawl_error *error) {
     pawl_options options = PAWL_OPTIONS_INIT;
     pawl_acquire_options how = PAWL_ACQUIRE_INIT;
@@ -72,7 +74,7 @@ static int take_with_pawl(const struct order *order, pawl_error *error) {
     how.wait_ms = order->wait_ms;
     if (me.lock) give_back(NULL);
     if (!me.client) code = pawl_open(me.part->url, &options, &me.client, error);
-    if (code == PAWL_OK) code = pawl_acquire(me.client, me.part->lock, &how, &lock, error);
+    if (code == PAWL_OK) code = pawl_acquire(me.client, lock_of(order), &how, &lock, error);
     if (code) return code;
     int64_t left = pawl_remaining_ms(lock);
     me.token = pawl_token(lock);
@@ -88,10 +90,11 @@ static int take(const struct order *order, pawl_error *error) {
     int code = PAWL_OK;
     if (!plain) return take_with_pawl(order, error);
     if (!me.plain) code = plain->open(me.part->url, me.part->ttl_ms, &me.plain, error);
-    return code ? code : plain->take(me.plain, me.part->lock, order->wait_ms, &me.token, error);
+    return code ? code : plain->take(me.plain, lock_of(order), order->wait_ms, &me.token, error);
 }
 
-static int write_resource(const char *data, pawl_error *error) {
+static int write_resource(const struct order *order, pawl_error *error) {
+    const char *data = order->data;
     const struct part *p = me.part;
     if (!p->guard) {
         int fd = open(p->file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -104,8 +107,8 @@ static int write_resource(const char *data, pawl_error *error) {
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
     int code = pawl_guard_open(p->guard, NULL, &guard, error);
     if (code) return code;
-    write.resource = "resource";
-    write.lock = p->lock;
+    write.resource = *order->lock ? order->lock : "resource";
+    write.lock = lock_of(order);
     write.token = me.token;
     write.by = p->name;
     write.flags = p->plain ? PAWL_GUARD_ACCEPT_JUMP : 0; /* a recipe's numbers are its own */
@@ -132,7 +135,7 @@ static int perform(const struct order *order, pawl_error *error) {
     switch (order->does) {
     case WORKER_TAKE: return take(order, error);
     case WORKER_CHECK: return me.lock ? pawl_check(me.lock) : PAWL_OK;
-    case WORKER_WRITE: return write_resource(order->data, error);
+    case WORKER_WRITE: return write_resource(order, error);
     case WORKER_RELEASE: return give_back(error);
     case WORKER_VANISH: return vanish(error);
     }

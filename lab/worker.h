@@ -16,6 +16,7 @@ enum worker_does {
 struct order {
     enum worker_does does;
     int64_t wait_ms; /* of a take */
+    char lock[24];   /* of a take and a write; "": the part's */
     char data[64];   /* of a write */
 };
 struct answer {

@@ -84,9 +84,38 @@ judge() {
 
 @test "the man page has every option" {
     page=$BATS_TEST_DIRNAME/../../man/pawl-lab.1
-    for verb in list run report; do
+    for verb in list run report torture; do
         for option in $(lab $verb --help | grep -oE '^  --?[a-z-]*|, --[a-z-]*' | tr -d ' ,'); do
             grep -qE "^\.It Fl (. , )?${option#-}\b|^\.It Fl ${option#-} ,| , ${option#-} " "$page" || { echo "$verb: $option is not in the page" && return 1; }
         done
+    done
+}
+
+@test "torture: the schedule comes of the seed alone" {
+    lab torture --backend etcd --minutes 5 --seed 4 --schedule >one
+    lab torture --backend etcd --minutes 5 --seed 4 --schedule >two
+    lab torture --backend etcd --minutes 5 --seed 5 --schedule >three
+    [ "$(wc -l <one)" -gt 100 ]
+    cmp one two
+    ! cmp -s one three
+}
+
+@test "torture: promises are kept, and what is planted is caught" {
+    command -v redis-server >/dev/null || skip "no redis-server"
+    PAWL_LAB_PLANT=old-token lab torture --backend file --minutes 0.3 --seed 1 --json >planted 2>log &
+    run --separate-stderr -0 lab torture --backend redis --minutes 0.3 --seed 1 --save history --json
+    [ "$(jq -r '.verdict, .overlaps, .stale_accepted, .token_regressions, .stuck' <<<"$output" | tr '\n' ' ')" = "ok 0 0 0 0 " ]
+    jq -e '.grants > 20 and .wrongs > 3' <<<"$output"
+    run -0 lab check --json history
+    wait %1 && status=0 || status=$?
+    [ "$status" = 1 ]
+    [ "$(jq -r '.verdict, (.token_regressions > 0)' planted | tr '\n' ' ')" = "violated true " ]
+}
+
+@test "torture of every backend" {
+    [ -n "${PAWL_TEST_FULL:-}" ] || skip "PAWL_TEST_FULL=1"
+    for backend in file redis redlock postgresql etcd; do
+        run --separate-stderr -0 lab torture --backend $backend --minutes "${PAWL_TORTURE_MINUTES:-2}" --seed "${PAWL_TEST_SEED:-1}" --json
+        echo "$output"
     done
 }
