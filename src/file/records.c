@@ -30,21 +30,40 @@ struct found {
     size_t n;
 };
 
+static int by_file(const void *a, const void *b) {
+    const struct kernel_lock *x = a, *y = b;
+    if (x->ino != y->ino) return x->ino < y->ino ? -1 : 1;
+    if (x->dev != y->dev) return x->dev < y->dev ? -1 : 1;
+    if (x->pid != y->pid) return x->pid < y->pid ? -1 : 1;
+    return (x->waits - y->waits) * 2 + (x->shared - y->shared);
+}
+
 /* The kernel writes its table a page at a time and goes on by position, so while others lock, a line may come again. */
-static bool is_known(const struct kernel_locks *locks, const struct kernel_lock *lock) {
-    for (size_t i = 0; i < locks->n; i++) {
-        const struct kernel_lock *other = locks->all + i;
-        if (other->pid == lock->pid && other->ino == lock->ino && other->dev == lock->dev &&
-            other->waits == lock->waits && other->shared == lock->shared)
-            return true;
+static void sort_once_each(struct kernel_locks *locks) {
+    size_t n = 0;
+    if (locks->n) qsort(locks->all, locks->n, sizeof *locks->all, by_file);
+    for (size_t i = 0; i < locks->n; i++)
+        if (n == 0 || by_file(&locks->all[n - 1], &locks->all[i]) != 0) locks->all[n++] = locks->all[i];
+    locks->n = n;
+}
+
+/* The first lock of that file, or where it would stand. */
+static size_t first_of(const struct kernel_locks *locks, ino_t ino) {
+    size_t from = 0, to = locks->n;
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        if (locks->all[middle].ino < ino) from = middle + 1;
+        else to = middle;
     }
-    return false;
+    return from;
 }
 
 static void read_kernel_locks(struct kernel_locks *ret) {
     FILE *file = fopen("/proc/locks", "re");
     char line[256];
+    size_t room = 0;
     if (!file) return;
+    setvbuf(file, NULL, _IOFBF, 65536); /* each read walks all locks from the first */
     while (fgets(line, sizeof line, file)) {
         unsigned major, minor;
         uint64_t ino;
@@ -56,13 +75,15 @@ static void read_kernel_locks(struct kernel_locks *ret) {
         lock.shared = strcmp(mode, "READ") == 0;
         lock.dev = makedev(major, minor);
         lock.ino = ino;
-        if (is_known(ret, &lock)) continue;
-        struct kernel_lock *more = realloc(ret->all, (ret->n + 1) * sizeof *more);
-        if (!more) break;
-        ret->all = more;
+        if (ret->n == room) {
+            struct kernel_lock *more = realloc(ret->all, (room = 2 * room + 64) * sizeof *more);
+            if (!more) break;
+            ret->all = more;
+        }
         ret->all[ret->n++] = lock;
     }
     fclose(file);
+    sort_once_each(ret);
 }
 
 static void add(struct found *found, const struct slot *slot) {
@@ -113,9 +134,9 @@ static void add_foreign(const struct kernel_locks *locks, const struct stat *st,
     for (size_t i = 0; i < found->n; i++) spare[waits(found->all + i)]++;
     if (spare[1] > 1) spare[1] = 1;
     struct found ours = {.all = found->all, .n = found->n}, others = {NULL, 0};
-    for (size_t i = 0; i < locks->n; i++) {
+    for (size_t i = first_of(locks, st->st_ino); i < locks->n && locks->all[i].ino == st->st_ino; i++) {
         const struct kernel_lock *lock = locks->all + i;
-        if (lock->ino != st->st_ino || lock->dev != locks->dev) continue;
+        if (lock->dev != locks->dev) continue;
         if (has_pid(&ours, lock->waits, lock->pid) && spare[lock->waits] > 0) {
             spare[lock->waits]--;
             continue;

@@ -42,20 +42,22 @@ static bool tell_waiters(const char *name, const redisReply *queue, bk_each *eac
     return true;
 }
 
-/* *ret_more: each() wants more. */
-static enum bk_says one_name(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
-                             bool *ret_more, pawl_error *error) {
-    AUTO_REPLY value = NULL;
-    AUTO_REPLY left = NULL;
-    AUTO_REPLY queue = NULL;
+static void ask_name(struct bk_session *s, const char *name) {
     struct keys keys;
     place_keys(&s->bk->place, name, strlen(name), &keys);
-    s->wire.name = name;
     add(s, 1, (const char *const[]){"GET"}, keys.lock, keys.lock_length);
     add(s, 1, (const char *const[]){"PTTL"}, keys.lock, keys.lock_length);
     add(s, 3, (const char *const[]){"ZRANGE", "0", "-1"}, keys.queue, keys.queue_length);
-    enum bk_says says = wire_flush(&s->wire, until, error);
-    if (says == BK_YES) says = wire_reply(&s->wire, until, &value, error);
+}
+
+/* The three answers of a name that was asked. *ret_more: each() wants more. */
+static enum bk_says hear_name(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                              bool *ret_more, pawl_error *error) {
+    AUTO_REPLY value = NULL;
+    AUTO_REPLY left = NULL;
+    AUTO_REPLY queue = NULL;
+    s->wire.name = name;
+    enum bk_says says = wire_reply(&s->wire, until, &value, error);
     if (says == BK_YES) says = wire_reply(&s->wire, until, &left, error);
     if (says == BK_YES) says = wire_reply(&s->wire, until, &queue, error);
     if (says != BK_YES) return says;
@@ -66,9 +68,19 @@ static enum bk_says one_name(struct bk_session *s, const char *name, bk_each *ea
         verdict(&s->wire, bad->str ? bad->str : "an unexpected answer", error);
         return BK_FAULT;
     }
+    if (!*ret_more) return BK_YES; /* heard out, for the sake of the connection */
     bool more = value->type != REDIS_REPLY_STRING || tell_holder(name, value, left->integer, each, data);
     *ret_more = more && tell_waiters(name, queue, each, data);
     return BK_YES;
+}
+
+static enum bk_says one_name(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                             pawl_error *error) {
+    bool more = true;
+    s->wire.name = name;
+    ask_name(s, name);
+    enum bk_says says = wire_flush(&s->wire, until, error);
+    return says == BK_YES ? hear_name(s, name, each, data, until, &more, error) : says;
 }
 
 /* The prefix with glob characters quoted, and '*' behind it. */
@@ -82,17 +94,23 @@ static void pattern(const char *prefix, char ret[2 * PREFIX_MAX + 2]) {
     ret[n] = 0;
 }
 
+/* The names of one answer of SCAN, asked in one go: thousands of locks would be as many round trips. */
 static enum bk_says each_key(struct bk_session *s, const redisReply *keys, bk_each *each, void *data,
                              struct bk_until until, bool *ret_more, pawl_error *error) {
     char name[NAME_MAX_BYTES + 1];
-    enum bk_says says = BK_YES;
-    for (size_t i = 0; i < keys->elements && *ret_more && says == BK_YES; i++) {
+    for (size_t i = 0; i < keys->elements; i++)
+        if (keys->element[i]->str &&
+            place_name(&s->bk->place, keys->element[i]->str, (size_t)keys->element[i]->len, name))
+            ask_name(s, name);
+    enum bk_says says = wire_flush(&s->wire, until, error);
+    for (size_t i = 0; i < keys->elements && says == BK_YES; i++) {
         const redisReply *key = keys->element[i];
         if (!key->str || !place_name(&s->bk->place, key->str, (size_t)key->len, name)) continue;
-        pawl_error ignored = PAWL_ERROR_INIT;
-        says = one_name(s, name, each, data, until, ret_more, &ignored);
-        if (says == BK_FAULT && ignored.code == PAWL_EUNSAFE) says = BK_YES; /* somebody's key of another type */
-        else if (says != BK_YES) error_copy(error, &ignored);
+        pawl_error own = PAWL_ERROR_INIT;
+        says = hear_name(s, name, each, data, until, ret_more, &own);
+        if (says == BK_FAULT && own.code == PAWL_EUNSAFE) says = BK_YES;       /* somebody's key of another type */
+        else if (says == BK_FAULT) says = BK_UNKNOWN, error_copy(error, &own); /* answers are left on the wire */
+        else if (says != BK_YES) error_copy(error, &own);
     }
     return says;
 }
@@ -122,9 +140,8 @@ static enum bk_says all_names(struct bk_session *s, bk_each *each, void *data, s
 
 enum bk_says redis_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
                            pawl_error *error) {
-    bool more;
     s->wire.verb = name ? "looking at" : "listing the locks";
-    return name ? one_name(s, name, each, data, until, &more, error) : all_names(s, each, data, until, error);
+    return name ? one_name(s, name, each, data, until, error) : all_names(s, each, data, until, error);
 }
 
 enum bk_says redis_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
