@@ -297,6 +297,53 @@ static void test_majority_lost(void **state) {
     pawl_close(a);
 }
 
+static int count(const pawl_entry *entry, void *data) {
+    (void)entry;
+    ++*(int *)data;
+    return 0;
+}
+
+/* The rights that docs/redlock.md names are enough: first start, waiting, handing over, looking, seeding. */
+static void test_rights(void **state) {
+    (void)state;
+    static const char rights[] = "ACL SETUSER app on >secret ~pawl:* &pawl:* +info +evalsha +eval +time +get +mget "
+                                 "+getrange +set +setrange +del "
+                                 "+pexpire +pttl +zadd +zrem +zrange +zrank +publish +subscribe +scan";
+    char as_app[300];
+    int entries = 0;
+    for (int i = 0; i < N; i++) free(server_redis(servers[i].port, "%s", rights));
+    snprintf(as_app, sizeof as_app, "redlock://app:secret@%s", url + strlen("redlock://"));
+    pawl_client *a = client_of(as_app, 5000, NULL, NULL), *b = client_of(as_app, 5000, NULL, NULL);
+    pawl_lock *lock = must_take(a, "rights"), *next;
+    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
+    if (pawl_acquire_start(b, "rights", &options, NULL, &next, &error)) fail_msg("%s", error.text);
+    int64_t start = clock_now_ns();
+    while (entries < 2 && ms_since(start) < 5000) {
+        entries = 0;
+        if (pawl_inspect(a, NULL, 5000, count, &entries, &error)) fail_msg("%s", error.text);
+    }
+    assert_int_equal(entries, 2); /* one holds, one waits */
+    if (pawl_verify(lock, 5000, &error)) fail_msg("%s", error.text);
+    start = clock_now_ns();
+    must_release(lock);
+    struct pollfd p = {.fd = pawl_event_fd(b), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    pawl_event event = PAWL_EVENT_INIT;
+    while (pawl_next_event(b, &event) == 1 && event.type != PAWL_GRANTED) {
+    }
+    assert_int_equal(event.type, PAWL_GRANTED);
+    assert_true(ms_since(start) < 2000); /* told, not found out */
+    must_release(next);
+    server_restart(&servers[2]);
+    free(server_redis(servers[2].port, "%s", rights));
+    start = clock_now_ns();
+    while (server_redis_int(servers[2].port, "STRLEN pawl:%%r") != 149 && ms_since(start) < 5000)
+        must_release(must_take(a, "rights"));
+    assert_int_equal(server_redis_int(servers[2].port, "STRLEN pawl:%%r"), 149);
+    pawl_close(a);
+    pawl_close(b);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -308,6 +355,7 @@ int main(void) {
         TEST(test_wiped_instance_is_seeded),
         TEST(test_quorum_loss_is_told_in_time),
         TEST(test_majority_lost),
+        TEST(test_rights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
