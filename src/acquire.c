@@ -219,11 +219,19 @@ PAWL_EXPORT int pawl_verify(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     if (!l->granted) return error_set(error, PAWL_ELOST, NULL, "the lock is not held");
     struct bk_until until = {.at_ns = clock_after_ms(client_now(c), wait_ms > 0 ? wait_ms : QUESTION_MS),
                              .cancel_fd = -1};
-    code = l->session ? session_borrow_this(c, s = l->session, until, error)
-                      : session_borrow(c, SESSION_ANY, until, &s, error);
-    if (code) return code;
-    enum bk_says says = c->be->prove(s->bk, &l->grant, until, &own);
-    session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE));
+    enum bk_says says;
+    bool stale;
+    do { /* a connection that had gone stale says nothing of the service: another one is asked */
+        own = (pawl_error)PAWL_ERROR_INIT;
+        code = l->session ? session_borrow_this(c, s = l->session, until, error)
+                          : session_borrow(c, SESSION_ANY, until, &s, error);
+        if (code) return code;
+        stale = !l->session && !s->fresh;
+        says = c->be->prove(s->bk, &l->grant, until, &own);
+        bool broken = says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE);
+        session_return(c, s, broken);
+        stale = stale && broken;
+    } while (stale && client_now(c) < until.at_ns);
     if (says == BK_YES)
         return pawl_check(l) ? error_set(error, PAWL_ELOST, NULL, "the lock passed its deadline") : PAWL_OK;
     if (says == BK_NO) return error_set(error, PAWL_ELOST, NULL, "the service says that the lock is not ours any more");

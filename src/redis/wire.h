@@ -18,7 +18,7 @@ struct wire {
     bool failed;             /* out of memory while requests were added */
 };
 
-#define WIRE_ARGS 256
+#define WIRE_ARGS 320
 struct args {
     const char *value[WIRE_ARGS];
     size_t length[WIRE_ARGS];
