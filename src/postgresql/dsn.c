@@ -75,8 +75,9 @@ static bool parameters(const struct url *url, struct bk *bk, pawl_error *error) 
  * names in it, for as long as it takes: so it is told something impossible, and asked what it knows by then. */
 static bool take_service(struct bk *bk, pawl_error *error) {
     const char *keys[] = {"service", "gssencmode", NULL}, *values[] = {NULL, "none of these", NULL};
-    for (const PQconninfoOption *o = bk->dsn; o->keyword; o++)
-        if (strcmp(o->keyword, "service") == 0) values[0] = o->val;
+    PQconninfoOption *service = bk->dsn;
+    while (service->keyword && strcmp(service->keyword, "service") != 0) service++;
+    values[0] = service->val;
     if (!values[0] || !*values[0]) return true;
     PGconn *conn = PQconnectStartParams(keys, values, 0);
     PQconninfoOption *known = conn && strstr(PQerrorMessage(conn), keys[1]) ? PQconninfo(conn) : NULL;
@@ -91,6 +92,8 @@ static bool take_service(struct bk *bk, pawl_error *error) {
     }
     PQconninfoFree(known);
     PQfinish(conn);
+    free(service->val);
+    service->val = NULL;
     return known != NULL;
 }
 

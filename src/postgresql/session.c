@@ -89,14 +89,12 @@ static long long most(int64_t a, int64_t b) { return a > b ? a : b; }
  * from ttl/2 on until the ttl, both each second; a probe more where a ttl below 3 s leaves no second between the two.
  *
  * libpq looks into the environment for what is not given: each parameter is, if only as empty, which an array cannot
- * say but a connection string in the place of the database's name can. Unless a service file is to say what is missing.
- */
+ * say but a connection string in the place of the database's name can. */
 static int parameters(const struct bk *bk, const struct targets *t, const char *keys[], const char *values[],
                       char numbers[2][24], char empty[1024]) {
     int n = 0;
-    bool service = given(bk, "service");
     *empty = 0;
-    for (const PQconninfoOption *o = bk->dsn; o->keyword && !service; o++)
+    for (const PQconninfoOption *o = bk->dsn; o->keyword; o++)
         if (strcmp(o->keyword, "service") != 0) {
             size_t length = strlen(empty);
             snprintf(empty + length, 1024 - length, "%s='' ", o->keyword);
@@ -122,7 +120,6 @@ static int parameters(const struct bk *bk, const struct targets *t, const char *
                                   {"tcp_user_timeout", numbers[1]}};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         if (strcmp(own[i][0], "hostaddr") == 0 && given(bk, "hostaddr")) continue;
-        if (i < 3 && service && !given(bk, "host")) continue;
         keys[n] = own[i][0];
         values[n++] = own[i][1];
     }
@@ -130,10 +127,7 @@ static int parameters(const struct bk *bk, const struct targets *t, const char *
         bool done = strcmp(o->keyword, "connect_timeout") == 0;
         for (size_t i = 0; i < sizeof own / sizeof *own; i++) done = done || strcmp(o->keyword, own[i][0]) == 0;
         if (done && strcmp(o->keyword, "hostaddr") != 0) continue;
-        const char *value = o->val && *o->val                 ? o->val
-                            : service                         ? NULL
-                            : strcmp(o->keyword, "user") == 0 ? user
-                                                              : o->compiled;
+        const char *value = o->val && *o->val ? o->val : strcmp(o->keyword, "user") == 0 ? user : o->compiled;
         if (!value || !*value) continue;
         keys[n] = o->keyword;
         values[n++] = value;
@@ -263,7 +257,7 @@ static enum bk_says connect_and_greet(struct bk *bk, enum how how, struct bk_unt
     struct targets targets = {"", "", ""};
     const char *keys[MOST_PARAMETERS], *values[MOST_PARAMETERS];
     char numbers[2][24], empty[1024];
-    enum bk_says says = given(bk, "service") && !given(bk, "host") ? BK_YES : find_targets(bk, until, &targets, error);
+    enum bk_says says = find_targets(bk, until, &targets, error);
     if (says != BK_YES) return says;
     parameters(bk, &targets, keys, values, numbers, empty);
     struct bk_session *s = calloc(1, sizeof *s);
