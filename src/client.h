@@ -19,7 +19,8 @@
 #define QUESTION_MS 5000        /* the longest that one question of a caller may take */
 #define LOSSES_AT_ONCE 64       /* while one holds the mutex */
 #define KEEPER_QUESTION_MS 1000 /* the same for the keeper, who has others to look after */
-#define SESSIONS_MAX 8          /* questions of one client under way at once; more wait for a session */
+#define SESSIONS_MAX 8          /* questions of one client under way at once; more wait for a session (claims that wait in a
+                                   session of their own do not count) */
 
 #define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
@@ -28,6 +29,8 @@ struct session {
     bool busy;  /* lent to somebody, or waiting for a claim (claim.pin) */
     bool fresh; /* connected for this very question: its trouble is the service's */
     bool dead;  /* to be dropped when nobody uses it */
+    bool waits; /* busy for as long as a claim waits in it */
+    int wanted; /* parties that wait for this very session: they come first */
     bool doubt; /* a question ended without an answer, and it holds grants: its next beat decides */
     int holds;  /* session-bound grants on it */
     int64_t idle_since_ns;
@@ -117,7 +120,7 @@ struct pawl_client {
     pthread_mutex_t mutex;
     pthread_cond_t session_free;
     struct session *sessions;
-    int n_sessions;
+    int n_sessions, n_asking; /* n_asking: those that are busy with a question, or being connected */
     struct map names, waiters; /* waiters: whom the hub may name */
     struct heap leases, work;
     struct lease *shared_leases;
@@ -160,6 +163,7 @@ int session_borrow(pawl_client *client, enum session_want want, struct bk_until 
                    pawl_error *error);
 int session_borrow_this(pawl_client *client, struct session *session, struct bk_until until, pawl_error *error);
 void session_return(pawl_client *client, struct session *session, bool broken);
+void session_waits_locked(pawl_client *client, struct session *session); /* it stays lent to a claim that waits in it */
 void session_died_locked(pawl_client *client, struct session *session);   /* its grants are lost */
 void session_let_go_locked(pawl_client *client, struct session *session); /* one grant less on it */
 void session_drop_all(pawl_client *client, bool forked);

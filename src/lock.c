@@ -17,6 +17,7 @@
 #define BACKOFF_LAST_MS 2000
 #define TRIES_WITHOUT_CONTACT 2
 #define UNDO_TRIES 3
+#define NO_ROOM_MS 1000
 #define LATE_GRANTS 3 /* so many grants with nothing usable left: the ttl is too short for this service */
 #define ANSWER_GRACE_MS 50
 
@@ -340,7 +341,12 @@ static void give_back(pawl_lock *l, struct session *s, bool waits, bool holds, b
     pawl_client *c = l->client;
     l->keeps_session = waits;
     l->session = waits || holds ? s : NULL;
-    if (waits) return;
+    if (waits) {
+        pthread_mutex_lock(&c->mutex);
+        session_waits_locked(c, s);
+        pthread_mutex_unlock(&c->mutex);
+        return;
+    }
     if (broken) {
         l->claim.pin = NULL;
         l->backend_fd = -1;
@@ -367,6 +373,9 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
     pthread_mutex_unlock(&c->mutex);
     if (lease_ended) return begin_anew(l, error);
     int code = borrow(l, queue, until, &s, &own);
+    bool no_room = code == PAWL_EUNREACHABLE && queue && c->be->caps.session_bound;
+    if (no_room)
+        code = borrow(l, queue = false, until, &s, &own); /* no connection to wait in: from time to time, then */
     if (code) {
         code = trouble(l, true, false, &own);
         if (code != STEP_WAIT) error_copy(error, &own);
@@ -396,6 +405,7 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
     give_back(l, s, says == BK_NO && l->claim.pin, says == BK_YES && c->be->caps.session_bound, broken);
     if (says <= BK_NO && own.code == PAWL_OK && *own.text) observe(l, PAWL_REMARK, PAWL_OK, own.text);
     if (says == BK_YES) code = granted(l, &own);
+    if (says == BK_NO && no_room) b.ask_again_ms = NO_ROOM_MS;
     if (says == BK_NO) code = busy(l, &b, &own);
     if (says == BK_FAULT && own.code == PAWL_ELOST &&
         !l->lease->own) { /* what it would hang on: with another one, then */

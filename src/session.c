@@ -49,7 +49,7 @@ static struct session *idle_locked(pawl_client *c, enum session_want want) {
     int64_t now = client_now(c);
     for (struct session *s = c->sessions, *next; s; s = next) {
         next = s->next;
-        if (s->busy || s->dead || s->doubt || (want == SESSION_EMPTY && s->holds > 0)) continue;
+        if (s->busy || s->dead || s->doubt || s->wanted || (want == SESSION_EMPTY && s->holds > 0)) continue;
         if (c->be->caps.session_bound && s->holds >= c->be->caps.per_session) continue;
         if (s->holds == 0 && now - s->idle_since_ns > IDLE_CHECK_NS && hung_up(c, s)) {
             drop_locked(c, s);
@@ -97,6 +97,7 @@ static int connect_new(pawl_client *c, struct bk_until until, struct session **r
         c->sessions = s;
     } else {
         c->n_sessions--;
+        c->n_asking--;
         pthread_cond_signal(&c->session_free);
         free(s);
     }
@@ -114,12 +115,14 @@ int session_borrow(pawl_client *c, enum session_want want, struct bk_until until
         if (s) {
             s->busy = true;
             s->fresh = false;
+            c->n_asking++;
             pthread_mutex_unlock(&c->mutex);
             *ret = s;
             return PAWL_OK;
         }
-        if (c->be->caps.session_bound || c->n_sessions < SESSIONS_MAX) {
+        if ((c->be->caps.session_bound ? c->n_asking : c->n_sessions) < SESSIONS_MAX) {
             c->n_sessions++;
+            c->n_asking++;
             pthread_mutex_unlock(&c->mutex);
             return connect_new(c, until, ret, error);
         }
@@ -131,16 +134,19 @@ int session_borrow(pawl_client *c, enum session_want want, struct bk_until until
 }
 
 int session_borrow_this(pawl_client *c, struct session *s, struct bk_until until, pawl_error *error) {
+    bool in_time = true;
     pthread_mutex_lock(&c->mutex);
-    while (s->busy && !s->dead)
-        if (!wait_locked(c, until)) {
-            pthread_mutex_unlock(&c->mutex);
-            return too_busy(error);
-        }
+    s->wanted++;
+    while (s->busy && !s->dead && in_time) in_time = wait_locked(c, until);
+    s->wanted--;
     bool dead = s->dead;
-    if (!dead) s->busy = true;
-    s->fresh = false;
+    if (!dead && in_time) {
+        s->busy = true;
+        s->fresh = false;
+        c->n_asking++;
+    }
     pthread_mutex_unlock(&c->mutex);
+    if (!in_time) return too_busy(error);
     return dead ? error_set(error, PAWL_ELOST, NULL, "the connection that held the lock is gone") : PAWL_OK;
 }
 
@@ -150,10 +156,19 @@ static void answered(const pawl_client *c, struct session *s, int64_t now) {
     s->beat_ns = clock_after_ms(now, c->options.ttl_ms / 3);
 }
 
+void session_waits_locked(pawl_client *c, struct session *s) {
+    if (s->waits) return;
+    s->waits = true;
+    c->n_asking--;
+    pthread_cond_signal(&c->session_free);
+}
+
 void session_return(pawl_client *c, struct session *s, bool broken) {
     pthread_mutex_lock(&c->mutex);
-    s->busy = false;
+    if (!s->waits) c->n_asking--;
+    s->busy = s->waits = false;
     s->idle_since_ns = client_now(c);
+    bool wanted = s->wanted > 0;
     s->doubt = broken && s->holds > 0 && c->be->beat;
     if (broken && !s->doubt) s->dead = true;
     if (!s->doubt) answered(c, s, s->idle_since_ns);
@@ -163,7 +178,8 @@ void session_return(pawl_client *c, struct session *s, bool broken) {
         keeper_want_locked(c, s->beat_ns);
     }
     if (s->dead) session_died_locked(c, s);
-    pthread_cond_signal(&c->session_free);
+    if (wanted) pthread_cond_broadcast(&c->session_free); /* one signal might meet somebody else */
+    else pthread_cond_signal(&c->session_free);
     pthread_mutex_unlock(&c->mutex);
 }
 

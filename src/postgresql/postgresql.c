@@ -143,13 +143,13 @@ static enum bk_says unlock(struct bk_session *s, const struct bk_claim *claim, s
     return strcmp(PQgetvalue(result, 0, 0), "t") == 0 ? BK_YES : BK_NO;
 }
 
-/* A statement that fails behind the lock, as where no number may be drawn, leaves the lock with the session. A shared
- * one may have been held there before, as often as nobody knows: the session goes. */
+/* A statement that fails behind the lock, as where no number may be drawn, leaves the lock with the session. To free
+ * what may not be there needs no room in a lock table that is full, unlike looking. A shared one may be held there
+ * already, as often as nobody knows: if it is there, the session goes. */
 static enum bk_says refused_try(struct bk_session *s, struct bk_claim *claim, struct bk_until until) {
     struct bk_grant perhaps = {.claim = claim};
-    enum bk_says says = look_prove(s, &perhaps, until, NULL);
-    if (says == BK_YES && !claim->shared) says = unlock(s, claim, until, NULL) == BK_YES ? BK_NO : BK_UNKNOWN;
-    if (says == BK_NO) return BK_FAULT;
+    enum bk_says says = claim->shared ? look_prove(s, &perhaps, until, NULL) : unlock(s, claim, until, NULL);
+    if (says == BK_NO || (says == BK_YES && !claim->shared)) return BK_FAULT;
     s->gone = true;
     return BK_UNKNOWN;
 }

@@ -1,0 +1,115 @@
+/* queue.c: waiters: what they leave behind when they are killed, and what they do not stand in the way of. */
+#include "holding.h"
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct server server;
+
+static int group_setup(void **state) {
+    (void)state;
+    server_start_postgres(&server, "log_lock_waits = off\n");
+    sql_install(server.url);
+    return 0;
+}
+
+static int group_teardown(void **state) {
+    (void)state;
+    server_stop(&server);
+    return 0;
+}
+
+static bool waiting(void *data) { return advisory(server.port, false) == *(const int *)data; }
+
+/* n processes that wait for the lock, hold it for a moment and go on to wait again. */
+static void start_waiters(pid_t pids[], int n, const char *name) {
+    for (int i = 0; i < n; i++) {
+        pids[i] = fork();
+        if (pids[i]) continue;
+        pawl_client *client = client_of(server.url, 0);
+        for (pawl_lock *lock; take(client, name, PAWL_FOREVER, &lock) == PAWL_OK;) pawl_release(lock, 1000, NULL);
+        _exit(1);
+    }
+    assert_true(server_until(waiting, &n, 20000));
+}
+
+static void kill_all(const pid_t pids[], int n) {
+    for (int i = 0; i < n; i++) kill(pids[i], SIGKILL);
+    for (int i = 0; i < n; i++) waitpid(pids[i], NULL, 0);
+}
+
+static void test_a_killed_waiter_leaves_the_queue(void **state) {
+    (void)state;
+    pawl_client *client = client_of(server.url, 0);
+    pawl_lock *held = hold(client, "killed");
+    pid_t pids[3];
+    int none = 0;
+    start_waiters(pids, 3, "killed");
+    int64_t start = clock_now_ns();
+    kill_all(pids, 3);
+    assert_true(server_until(waiting, &none, 20000));
+    print_message("# gone after %lld ms\n", (long long)ms_since(start));
+    assert_true(ms_since(start) <= 2000);
+    let_go(held);
+    let_go(hold(client, "killed"));
+    pawl_close(client);
+}
+
+/* It waits for every snapshot that is older than itself: also for those of statements that wait for a lock. */
+static void test_an_index_is_made_under_the_lock(void **state) {
+    (void)state;
+    pawl_client *client = client_of(server.url, 0);
+    pawl_lock *held = hold(client, "migration");
+    pid_t pids[3];
+    int none = 0;
+    PGconn *conn = sql_dial(server.port, "");
+    sql_does(conn, "CREATE TABLE big AS SELECT i FROM generate_series(1, 1000) i");
+    sql_does(conn, "SET statement_timeout = '60s'");
+    start_waiters(pids, 3, "migration");
+    int64_t start = clock_now_ns();
+    sql_does(conn, "CREATE INDEX CONCURRENTLY big_i ON big (i)");
+    print_message("# made after %lld ms\n", (long long)ms_since(start));
+    assert_int_equal(
+        sql_number(conn, "SELECT count(*) FROM pg_index WHERE indexrelid = 'big_i'::regclass AND indisvalid"), 1);
+    must(pawl_verify(held, 5000, &holding_error));
+    kill_all(pids, 3);
+    assert_true(server_until(waiting, &none, 20000));
+    let_go(held);
+    PQfinish(conn);
+    pawl_close(client);
+}
+
+/* An open transaction of the holder would hold up others in the same way. */
+static void test_a_held_lock_keeps_no_transaction_open(void **state) {
+    (void)state;
+    pawl_client *client = client_of(server.url, 0);
+    pawl_lock *held = hold(client, "own");
+    PGconn *conn = sql_dial(server.port, "");
+    assert_int_equal(sql_number(conn, "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE "
+                                      "l.locktype = 'advisory' AND a.state <> 'idle'"),
+                     0); /* no snapshot, no transaction is open while a lock is held */
+    let_go(held);
+    PQfinish(conn);
+    pawl_close(client);
+}
+
+int main(void) {
+    if (access("/usr/lib/postgresql", X_OK)) {
+        printf("1..0 # SKIP no PostgreSQL server here\n");
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_killed_waiter_leaves_the_queue),
+        cmocka_unit_test(test_an_index_is_made_under_the_lock),
+        cmocka_unit_test(test_a_held_lock_keeps_no_transaction_open),
+    };
+    return cmocka_run_group_tests_name("postgresql queue", tests, group_setup, group_teardown);
+}
