@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@ static void start_waiters(pid_t pids[], int n, const char *name) {
     for (int i = 0; i < n; i++) {
         pids[i] = fork();
         if (pids[i]) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         pawl_client *client = client_of(server.url, 0);
         for (pawl_lock *lock; take(client, name, PAWL_FOREVER, &lock) == PAWL_OK;) pawl_release(lock, 1000, NULL);
         _exit(1);
