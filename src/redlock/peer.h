@@ -8,6 +8,7 @@
 
 #define EPOCH_CHARS 33 /* number(16) '.' run(16) */
 #define META_CHARS 149 /* of what an instance keeps (admit.lua) */
+#define PEER_DRAIN 16  /* so many stale replies are read before the next question */
 #define PEER_OWED 512  /* so many replies may be owed; a peer that owes more is asked nothing */
 
 enum peer_state { PEER_CLOSED, PEER_DIALLING, PEER_GREETING, PEER_READY };

@@ -44,6 +44,7 @@ struct bk_session {
     const char *verb, *name;     /* for errors */
     struct question *question;
     peers asked, sent, heard, failed, redialled;
+    peers ready;         /* something may have come from there */
     peers reached;       /* it was sent there, if only on a connection that broke */
     int enough;          /* so many answers will do, if the others are slow: a quorum, unless set after round_start */
     char remark[320];    /* for the user, with the next grant */

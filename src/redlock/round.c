@@ -40,9 +40,13 @@ void round_start(struct bk_session *s, struct question *q, peers whom, int64_t t
     s->until = until;
     s->patience_ns = clock_after_ms(clock_now_ns(), timeout_ms(s->bk, ttl_ms));
     for (int i = 0; i < s->bk->n; i++) {
-        s->peers[i].stale = s->peers[i].owed;
-        if (in(whom, i) && s->peers[i].state == PEER_READY) ask(s, i);
+        struct peer *p = &s->peers[i];
+        redisReply *none;
+        p->stale = p->owed;
+        if (p->owed >= PEER_DRAIN) (void)peer_hear(p, &none); /* all of it is stale */
+        if (in(whom, i) && p->state == PEER_READY) ask(s, i);
     }
+    s->ready = whom & ~s->sent;
 }
 
 /* Goes on with one instance; true: it replied. */
@@ -100,16 +104,20 @@ static void call_slow(struct bk_session *s, peers late) {
 /* 1: something came; 0: the time is over; -1: cancelled. */
 static int wait(struct bk_session *s, peers left, int64_t at_ns) {
     struct pollfd fds[PEERS_MAX + 1];
+    int who[PEERS_MAX];
     nfds_t n = 0;
     for (int i = 0; i < s->bk->n; i++)
         if (in(left, i)) {
             fds[n].fd = peer_fd(&s->peers[i], &fds[n].events);
-            fds[n++].revents = 0;
+            fds[n].revents = 0;
+            who[n++] = i;
         }
     fds[n] = (struct pollfd){.fd = s->until.cancel_fd, .events = POLLIN};
     int64_t now = clock_now_ns();
     if (now >= at_ns) return 0;
     if (poll(fds, n + 1, clock_poll_ms(now, at_ns)) < 0) return errno == EINTR ? 1 : -1;
+    for (nfds_t i = 0; i < n; i++)
+        if (fds[i].revents) s->ready |= one(who[i]);
     return fds[n].revents ? -1 : 1;
 }
 
@@ -117,7 +125,9 @@ enum bk_says round_next(struct bk_session *s, int *ret_i, redisReply **ret) {
     for (;;) {
         bool worth;
         for (int i = 0; i < s->bk->n; i++) {
-            if (!in(s->asked & ~(s->heard | s->failed), i) || !go_on(s, i, ret)) continue;
+            if (!in(s->ready & ~(s->heard | s->failed), i)) continue;
+            s->ready &= ~one(i);
+            if (!go_on(s, i, ret)) continue;
             *ret_i = i;
             return BK_YES;
         }

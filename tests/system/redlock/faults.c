@@ -199,6 +199,24 @@ static void test_hung_minority(void **state) {
     pawl_close(b);
 }
 
+/* Decided by the first two of three: the third is heard all the same, and asked for ever. */
+static void test_all_take_part(void **state) {
+    (void)state;
+    pawl_client *a = client_new();
+    int64_t token = 0, counter[N] = {0}, end;
+    for (int i = 0; i < 1000; i++) {
+        pawl_lock *lock = must_take(a, "part");
+        token = pawl_token(lock);
+        must_release(lock);
+    }
+    end = clock_after_ms(clock_now_ns(), 5000);
+    for (int i = 0; i < N; i++)
+        while (counter[i] != token && clock_now_ns() < end)
+            counter[i] = server_redis_int(servers[i].port, "GET pawl:%%c:part");
+    for (int i = 0; i < N; i++) assert_int_equal(counter[i], token);
+    pawl_close(a);
+}
+
 struct seen {
     int lost;
     char remark[512];
@@ -352,6 +370,7 @@ int main(void) {
         TEST(test_nothing_is_left_behind),
         TEST(test_too_late),
         TEST(test_hung_minority),
+        TEST(test_all_take_part),
         TEST(test_wiped_instance_is_seeded),
         TEST(test_quorum_loss_is_told_in_time),
         TEST(test_majority_lost),
