@@ -85,7 +85,7 @@ $$ SELECT string_agg(DISTINCT format('process %s, user %s, application %s', l.pi
 
 -- What makes a lock of the transaction worthless is refused: a snapshot that is older than the lock, and a transaction that
 -- ends with this very statement (autocommit, or a pooler in statement mode: then it began when the statement did, and the
--- statement is the whole query).
+-- statement is the whole query; in the extended protocol it began with an earlier message, and this is not seen).
 CREATE OR REPLACE FUNCTION pawl.check_transaction() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF current_setting('transaction_isolation') NOT LIKE 'read%' THEN

@@ -272,37 +272,6 @@ static void test_a_pooler_is_refused(void **state) {
     pawl_close(c);
 }
 
-/* The spellings that other programs use for the same lock. */
-static void test_keys_meet_other_programs(void **state) {
-    (void)state;
-    static const struct {
-        const char *mode, *name, *sql;
-    } rows[] = {
-        {"hashtextextended", "payment:order_123", "pg_try_advisory_lock(hashtextextended('payment:order_123', 0))"},
-        {"hashtext", "payment:order_123", "pg_try_advisory_lock(hashtext('payment:order_123'))"},
-        {"int8", "8472948291048", "pg_try_advisory_lock(8472948291048)"},
-        {"int4x2", "1001/45892", "pg_try_advisory_lock(1001, 45892)"},
-        {"fnv1a63", "job", "pg_try_advisory_lock(4999694984129765468)"},
-        {"java31", "hello", "pg_try_advisory_lock(99162322)"}, /* "hello".hashCode() */
-    };
-    install(&primary);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char url[256], sql[256];
-        snprintf(url, sizeof url, "%s?key=%s", primary.url, rows[i].mode);
-        pawl_client *c = client(url);
-        pawl_lock *lock = take(c, rows[i].name, 0);
-        snprintf(sql, sizeof sql, "SELECT %s", rows[i].sql);
-        char *text = server_sql(primary.port, "%s", sql);
-        if (!text || strcmp(text, "f") != 0) fail_msg("%s: %s", rows[i].mode, text ? text : "?");
-        free(text);
-        pawl_release(lock, 1000, NULL);
-        text = server_sql(primary.port, "%s", sql);
-        assert_string_equal(text, "t");
-        free(text);
-        pawl_close(c);
-    }
-}
-
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -319,7 +288,6 @@ int main(void) {
         EACH(test_tokens_rise_over_a_restart),
         EACH(test_promotion),
         EACH(test_a_pooler_is_refused),
-        EACH(test_keys_meet_other_programs),
     };
     return cmocka_run_group_tests_name("postgresql", tests, NULL, NULL);
 }

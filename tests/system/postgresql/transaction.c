@@ -154,6 +154,31 @@ static void test_what_would_be_worth_nothing_is_refused(void **state) {
     PQfinish(c);
 }
 
+/* As some drivers send it: with parameters, and BEGIN in one batch with the statement behind it. */
+static void test_extended_protocol(void **state) {
+    (void)state;
+    const char *const values[] = {"n"};
+    PGconn *c = sql_dial(primary.port, "");
+    for (int i = 0; i < 100; i++) {
+        assert_int_equal(PQenterPipelineMode(c), 1);
+        assert_int_equal(PQsendQueryParams(c, "BEGIN", 0, NULL, NULL, NULL, NULL, 0), 1);
+        assert_int_equal(PQsendQueryParams(c, "SELECT pawl.lock($1)", 1, NULL, values, NULL, NULL, 0), 1);
+        assert_int_equal(PQsendQueryParams(c, "COMMIT", 0, NULL, NULL, NULL, NULL, 0), 1);
+        assert_int_equal(PQpipelineSync(c), 1);
+        for (int seen = 0; seen < 4;) { /* three answers, each with a NULL behind it, and the sync */
+            PGresult *result = PQgetResult(c);
+            if (!result) continue;
+            ExecStatusType status = PQresultStatus(result);
+            if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_PIPELINE_SYNC)
+                fail_msg("%s", PQerrorMessage(c));
+            PQclear(result);
+            seen++;
+        }
+        assert_int_equal(PQexitPipelineMode(c), 1);
+    }
+    PQfinish(c);
+}
+
 /* The same lock as `pawl run -u postgresql:` takes, both ways. */
 static void test_excludes_sessions(void **state) {
     (void)state;
@@ -353,6 +378,7 @@ int main(void) {
         cmocka_unit_test(test_a_wait_is_bounded_and_leaves_nothing),
         cmocka_unit_test(test_handed_over_at_commit),
         cmocka_unit_test(test_what_would_be_worth_nothing_is_refused),
+        cmocka_unit_test(test_extended_protocol),
         cmocka_unit_test(test_excludes_sessions),
         cmocka_unit_test_teardown(test_sql_behind_pgbouncer, teardown),
         cmocka_unit_test(test_c_neither_begins_nor_ends),
