@@ -137,8 +137,18 @@ static int primary_port(void) {
     return port;
 }
 
+/* The other one follows: an old primary that a second failover names again before it was made a replica counts on. */
+static bool follows(void) {
+    int other = redis[primary_port() == redis[0].port].port;
+    char *text = server_redis(other, "INFO replication");
+    bool yes = text && strstr(text, "role:slave") && strstr(text, "master_link_status:up");
+    free(text);
+    return yes;
+}
+
 static bool failing_over(void *unused) {
     (void)unused;
+    if (!follows()) return false;
     char *reply = server_redis(sentinel.port, "SENTINEL FAILOVER mymaster"); /* not yet: NOGOODSLAVE, INPROG */
     bool ok = reply && strcmp(reply, "OK") == 0;
     free(reply);
