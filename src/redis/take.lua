@@ -5,8 +5,8 @@
 -- The lock's value is token(16) ':' owner(48) ms(13) about, set only where absent, so that clients that use SET NX are
 -- excluded and exclude us. Returns the token, or {ttl left, place from 0, value of the holder}; place -1: not in the queue,
 -- -2: for want of a right.
--- known: this connection saw the server's identity so lately that it is not looked at again (redis.c). A number that was counted
--- without a look, for a hand-over or so, is looked at when its owner asks again: nobody is told one that was not.
+-- known: this connection saw the server's identity so lately that it is not looked at again (redis.c). A number that was
+-- counted without a look, for a hand-over or so, is looked at when its owner asks again.
 -- The first block repeats issue() for the usual case, before any function is made, and arguments are few: both are most of
 -- the cost of a lock.
 local L, Q, N = KEYS[1], KEYS[2], KEYS[3]
