@@ -3,22 +3,24 @@
 #include "clock.h"
 #include "holder.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char doubt[512], remark[512];
+static atomic_bool lost; /* doubt says why */
 
 void holder_observe(const pawl_event *event, const char *name, void *data) {
     (void)name;
     (void)data;
-    if (event->type != PAWL_DOUBT && event->type != PAWL_DOUBT_OVER && event->type != PAWL_LOST &&
-        event->type != PAWL_REMARK)
-        return;
+    if (event->type == PAWL_WAITING || event->type == PAWL_RENEWED) return;
     pthread_mutex_lock(&mutex);
-    if (event->type == PAWL_DOUBT_OVER) *doubt = 0;
+    if (event->type == PAWL_DOUBT_OVER || event->type == PAWL_GRANTED) *doubt = 0;
     else if (event->type == PAWL_REMARK) snprintf(remark, sizeof remark, "%s", event->text);
-    else if (*event->text) snprintf(doubt, sizeof doubt, "%s", event->text);
+    else if ((event->type == PAWL_DOUBT || event->type == PAWL_LOST) && *event->text)
+        snprintf(doubt, sizeof doubt, "%s", event->text);
+    if (event->type == PAWL_LOST) lost = true;
     pthread_mutex_unlock(&mutex);
 }
 
@@ -42,7 +44,7 @@ void holder_tell_doubt(struct holder *h) {
     char text[sizeof doubt];
     tell_remark(h);
     holder_doubt(h, text, sizeof text);
-    if (*text && !h->told_doubt) report_progress(h->run, "in doubt: %s", text);
+    if (*text && !h->told_doubt && !lost) report_progress(h->run, "in doubt: %s", text);
     if (!*text && h->told_doubt) report_progress(h->run, "no longer in doubt");
     h->told_doubt = *text;
 }

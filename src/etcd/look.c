@@ -17,11 +17,16 @@ static bool show(struct bk_session *s, const Pb__KeyValue *kv, const struct base
     return each(&record, data);
 }
 
+/* The key's bytes up to its last '/': those of its lock. */
+static size_t of_lock(const Pb__KeyValue *kv) {
+    const uint8_t *slash = kv->key.len ? memrchr(kv->key.data, '/', kv->key.len) : NULL;
+    return slash ? (size_t)(slash - kv->key.data) : 0;
+}
+
 static int by_name_and_age(const void *a, const void *b) {
     const Pb__KeyValue *x = *(Pb__KeyValue *const *)a, *y = *(Pb__KeyValue *const *)b;
-    const uint8_t *end_x = memrchr(x->key.data, '/', x->key.len), *end_y = memrchr(y->key.data, '/', y->key.len);
-    size_t n = end_x ? (size_t)(end_x - x->key.data) : 0, m = end_y ? (size_t)(end_y - y->key.data) : 0;
-    int order = memcmp(x->key.data, y->key.data, n < m ? n : m);
+    size_t n = of_lock(x), m = of_lock(y), both = n < m ? n : m;
+    int order = both ? memcmp(x->key.data, y->key.data, both) : 0;
     if (order == 0) order = (n > m) - (n < m);
     return order ? order : (x->create_revision > y->create_revision) - (x->create_revision < y->create_revision);
 }
