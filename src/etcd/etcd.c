@@ -124,6 +124,7 @@ static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, stru
     enum bk_says says = txn(s, &a.txn, until, &answer, error);
     if (says != BK_YES) return says;
     *ret_gone = !answer->succeeded;
+    fill_busy(NULL, 1, false, ret_busy); /* if it is gone, for whoever does not put it there again at once */
     if (*ret_gone) return BK_NO;
     return judge(s, claim, only(range_at(answer, 0)), only(range_at(answer, 1)), answer, 2, ret, ret_busy, error);
 }

@@ -105,6 +105,7 @@ bool place_name(const struct place *place, const unsigned char *key, size_t leng
         } else {
             ret[used++] = (char)key[i];
         }
+        if (ret[used - 1] == 0) return false; /* no name has a NUL */
     }
     return false;
 }
