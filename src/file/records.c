@@ -211,8 +211,8 @@ static enum bk_says look_at_all(struct place *place, const struct kernel_locks *
     for (struct dirent *entry; (entry = readdir(dir));) {
         if (*entry->d_name == '.') continue;
         if (clock_now_ns() >= until.at_ns) {
-            error_set(error, PAWL_EUNREACHABLE, place->dir, "%s holds too many files to look at in the time given",
-                      place->dir);
+            error_set(error, PAWL_EUNREACHABLE, place->dir,
+                      "%s: not all of its files could be looked at in the time given", place->dir);
             says = BK_FAULT;
             break;
         }
