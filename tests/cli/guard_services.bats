@@ -127,3 +127,22 @@ setup() {
     run --separate-stderr -1 other -c "INSERT INTO \"it's\" VALUES (1, 'ana')"
     [[ $stderr == *"'o''ana' is guarded"* ]]
 }
+
+@test "redis: the rights that docs/redis.md lists suffice for guards" {
+    [ -n "${PAWL_TEST_REDIS-}" ] || skip "no Redis"
+    page=$BATS_TEST_DIRNAME/../../docs/redis.md
+    rights=$(sed -n 's/^    ACL SETUSER app on >PASSWORD //p' "$page")
+    more=$(sed -n 's/^Guards need `\([^`]*\)`.*/\1/p' "$page")
+    [ -n "$rights" ] && [ -n "$more" ]
+    # shellcheck disable=SC2086
+    redis-cli -p "$PAWL_TEST_REDIS_PORT" ACL SETUSER guardian on ">pw" $rights $more
+    url=redis://guardian:pw@127.0.0.1:$PAWL_TEST_REDIS_PORT
+    pawl guard install "$url" --rule ge
+    echo a | pawl guard put "$url" rights --token 5
+    pawl guard seal "$url" rights --token 6
+    pawl guard reset "$url" rights --to 3 --why x
+    [ "$(pawl guard get "$url" rights)" = a ]
+    redis-cli -p "$PAWL_TEST_REDIS_PORT" ACL SETUSER guardian -hset
+    run --separate-stderr -120 pawl guard put "$url" rights --token 7 <<<b
+    [[ $stderr == *"lacks"* ]]
+}
