@@ -74,3 +74,21 @@ block() {
     [[ $(produce 100 order 5) == stale* ]]
     [ "$(redis-cli -p "$PAWL_TEST_REDIS_PORT" XLEN orders)" = 3 ]
 }
+
+@test "an ORM" {
+    command -v python3 >/dev/null || skip "no python3"
+    block "An ORM" python >recipe.py
+    cat >>recipe.py <<'PY'
+
+import sqlite3
+db = sqlite3.connect(":memory:")
+db.execute("CREATE TABLE accounts (id TEXT PRIMARY KEY, balance INTEGER, fence INTEGER NOT NULL DEFAULT 0, fenced_by TEXT)")
+db.execute("INSERT INTO accounts (id) VALUES ('9021')")
+assert write(db, "9021", 2500, 7, "worker 2") is None
+assert write(db, "9021", 2501, 7, "worker 2") is None
+assert write(db, "9021", 1500, 6, "worker 1") == "stale: current is 7 by worker 2"
+assert write(db, "9022", 1, 8, "worker 1") == "no such row"
+assert db.execute("SELECT balance, fence FROM accounts").fetchone() == (2501, 7)
+PY
+    python3 recipe.py
+}
