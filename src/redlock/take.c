@@ -23,6 +23,7 @@ struct attempt {
     struct bk_session *s;
     const struct bk_claim *claim;
     struct names names;
+    bool queue;
     unsigned k;
     char value[OWNER_CHARS + 13 + ABOUT_SIZE];
     char base[OWNER_CHARS + 1]; /* the member of the queue begins with it */
@@ -87,7 +88,7 @@ static uint64_t agreed(const struct attempt *a) {
     return 0;
 }
 
-static void lock_all(struct attempt *a, bool queue, struct bk_until until) {
+static void lock_all(struct attempt *a, struct bk_until until) {
     struct bk_session *s = a->s;
     struct question q = {.script = &script_lock, .keys = 5, .epoch_arg = 11, .args.n = 3};
     redisReply *reply;
@@ -105,7 +106,7 @@ static void lock_all(struct attempt *a, bool queue, struct bk_until until) {
     arg_text(&q.args, a->ttl);
     arg_text(&q.args, a->hint);
     arg(&q.args, "", 0); /* the epoch */
-    if (queue) {
+    if (a->queue) {
         arg_text(&q.args, a->member);
         arg_text(&q.args, a->score);
     }
@@ -173,6 +174,10 @@ static void undo(struct attempt *a, struct bk_claim *c, struct bk_until until) {
     arg(&q.args, a->value, OWNER_CHARS);
     arg(&q.args, "", 0);
     arg_text(&q.args, channel);
+    if (a->queue) {
+        arg_text(&q.args, a->member);
+        arg_text(&q.args, a->score);
+    }
     round_start(s, &q, whom, c->ttl_ms, until);
     s->enough = 0;
     int i;
@@ -242,10 +247,10 @@ static void fill_busy(const struct attempt *a, struct bk_busy *ret) {
 }
 
 /* YES, NO, or why there is no quorum. a->newer: to be made anew. */
-static enum bk_says attempt(struct attempt *a, struct bk_claim *c, bool queue, struct bk_until until,
-                            struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
+static enum bk_says attempt(struct attempt *a, struct bk_claim *c, struct bk_until until, struct bk_grant *ret,
+                            struct bk_busy *ret_busy, pawl_error *error) {
     struct bk_session *s = a->s;
-    lock_all(a, queue, until);
+    lock_all(a, until);
     a->reached = s->reached;
     bool cut = round_cut(s, error);
     peers behind = 0;
@@ -282,7 +287,7 @@ enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, 
     s->name = c->name;
     seed(s, until);
     for (int n = 0; n < EPOCHS; n++) {
-        struct attempt a = {.s = s, .claim = c, .k = claim_attempt(c)};
+        struct attempt a = {.s = s, .claim = c, .queue = queue, .k = claim_attempt(c)};
         if (queue && !((uintptr_t)c->of >> 16))
             c->of = (void *)((uintptr_t)c->of | (uintptr_t)(clock_wall_us() / 1000) << 16);
         names_of(s->bk, c, &a.names);
@@ -293,7 +298,7 @@ enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, 
         snprintf(a.member, sizeof a.member, "%s%s", a.base, c->about ? c->about : "");
         snprintf(a.ttl, sizeof a.ttl, "%lld", (long long)c->ttl_ms);
         snprintf(a.score, sizeof a.score, "%llu", (unsigned long long)((uintptr_t)c->of >> 16));
-        says = attempt(&a, c, queue, until, ret, ret_busy, error);
+        says = attempt(&a, c, until, ret, ret_busy, error);
         for (int i = 0; i < s->bk->n; i++)
             if (a.busy[i]) freeReplyObject(a.busy[i]);
         if (says < BK_UNKNOWN || !a.newer) break;
