@@ -14,6 +14,7 @@ int lab_check(int argc, char **argv);
 int lab_bench(int argc, char **argv);
 int lab_list(int argc, char **argv);
 int lab_run(int argc, char **argv);
+int lab_up(int argc, char **argv);
 int lab_torture(int argc, char **argv);
 int lab_report(int argc, char **argv);
 

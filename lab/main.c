@@ -16,6 +16,7 @@ static const struct {
     {"list", "the failures that it can show", lab_list},
     {"run", "make them happen on real servers: a plain lock, pawl, and pawl with a guard", lab_run},
     {"report", "a page with pictures of what was saved by run", lab_report},
+    {"up", "a service to play with, until Ctrl-C", lab_up},
     {"torture", "random work and random faults, judged by what is promised", lab_torture},
     {"bench", "measure pawl beside the bare service, in the same run", lab_bench},
     {"check", "judge a history: overlaps, tokens, late acts, stale writes, starvation", lab_check},

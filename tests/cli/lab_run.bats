@@ -1,6 +1,7 @@
 # pawl-lab list, run and report: each plain lock breaks where theory says so, each guarded one holds, on real servers.
 load helper
 setup() { pawl_setup && cd "$BATS_TEST_TMPDIR"; }
+teardown() { [ -z "${pid:-}" ] || kill -INT "$pid" 2>/dev/null || :; }
 lab() { "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" "$@"; }
 
 # The rows of --json: as theory says, and what no guarded variant may ever do.
@@ -52,7 +53,7 @@ judge() {
 
 @test "an interrupt leaves nothing behind" {
     command -v redis-server >/dev/null || skip "no redis-server"
-    "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" run zombie-long >out 2>err &
+    "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" run zombie-long >out 2>err 3>&- &
     pid=$!
     server() { # the pid of the first server below our stages
         for stage in $(pgrep -P $pid); do pgrep -P "$stage" redis-server; done | grep -m1 .
@@ -66,6 +67,23 @@ judge() {
     [ ! -e "$dir" ]
     ! kill -0 "$redis" 2>/dev/null
     [ -z "$(grep -la "$dir" /proc/[0-9]*/cmdline 2>/dev/null || true)" ]
+}
+
+@test "up: a service to play with, gone after an interrupt" {
+    command -v redis-server >/dev/null || skip "no redis-server"
+    "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" up redlock --json >out 3>&- &
+    pid=$!
+    until_ok 30 test -s out
+    url=$(jq -r .url out)
+    [[ $url == redlock://* ]]
+    run -0 pawl run -u "$url" job -- true
+    servers=$(pgrep -P $pid redis-server)
+    [ "$(wc -l <<<"$servers")" = 5 ]
+    kill -INT $pid
+    wait $pid
+    ! kill -0 $servers 2>/dev/null
+    run --separate-stderr -125 lab up mysql
+    in_stderr "not mysql"
 }
 
 @test "what is not there is said" {
@@ -84,7 +102,7 @@ judge() {
 
 @test "the man page has every option" {
     page=$BATS_TEST_DIRNAME/../../man/pawl-lab.1
-    for verb in list run report torture; do
+    for verb in list run report torture up; do
         for option in $(lab $verb --help | grep -oE '^  --?[a-z-]*|, --[a-z-]*' | tr -d ' ,'); do
             grep -qE "^\.It Fl (. , )?${option#-}\b|^\.It Fl ${option#-} ,| , ${option#-} " "$page" || { echo "$verb: $option is not in the page" && return 1; }
         done
@@ -102,7 +120,7 @@ judge() {
 
 @test "torture: promises are kept, and what is planted is caught" {
     command -v redis-server >/dev/null || skip "no redis-server"
-    PAWL_LAB_PLANT=old-token lab torture --backend file --minutes 0.3 --seed 1 --json >planted 2>log &
+    PAWL_LAB_PLANT=old-token lab torture --backend file --minutes 0.3 --seed 1 --json >planted 2>log 3>&- &
     run --separate-stderr -0 lab torture --backend redis --minutes 0.3 --seed 1 --save history --json
     [ "$(jq -r '.verdict, .overlaps, .stale_accepted, .token_regressions, .stuck' <<<"$output" | tr '\n' ' ')" = "ok 0 0 0 0 " ]
     jq -e '.grants > 20 and .wrongs > 3' <<<"$output"
