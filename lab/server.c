@@ -109,7 +109,7 @@ static void child(const struct server *s, pid_t parent) {
 }
 
 void server_await(struct server *s) {
-    int64_t end = clock_after_ms(clock_now_ns(), 20000);
+    int64_t end = clock_after_ms(clock_now_ns(), 60000);
     int status;
     while (!s->ready(s)) {
         if (waitpid(s->pid, &status, WNOHANG) == s->pid || clock_now_ns() > end) {

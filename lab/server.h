@@ -31,7 +31,7 @@ int server_free_port(void);
 void server_make_dir(struct server *s, const char *name);
 /* Appends a copy of an argument (printf form) to s->argv. */
 void server_arg(struct server *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Runs s->argv in s->dir with its output in s->dir/log, and waits (20 s) until s->ready says true. */
+/* Runs s->argv in s->dir with its output in s->dir/log, and waits (60 s) until s->ready says true. */
 void server_run(struct server *s);
 void server_begin(struct server *s); /* the first half of it */
 void server_await(struct server *s); /* the second */
