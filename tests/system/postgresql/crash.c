@@ -105,7 +105,10 @@ static int64_t rises_over_a_killed_backend(const char *parameters) {
     assert_string_equal(before, after);
     free(before);
     free(after);
-    return token(&primary, parameters) - given;
+    int64_t next = token(&primary, parameters);
+    print_message("# %s: %lld before the crash, %lld behind it\n", *parameters ? parameters : "flushed",
+                  (long long)given, (long long)next);
+    return next - given;
 }
 
 static void test_killed_backend(void **state) {

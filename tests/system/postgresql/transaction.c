@@ -101,7 +101,7 @@ static void test_handed_over_at_commit(void **state) {
     sql_does(a, "CREATE TABLE account (balance bigint); INSERT INTO account VALUES (1000)");
     sql_does(a, "BEGIN");
     int64_t first = sql_number(a, "SELECT pawl.lock('n')");
-    sql_does(b, "BEGIN");
+    sql_does(b, "BEGIN; SET LOCAL lock_timeout = '7ms'");
     assert_int_equal(sql_number(b, "SELECT balance FROM account"), 1000);
     assert_int_equal(PQsendQuery(b, "SELECT pawl.lock('n', '1 minute')"), 1);
     while (sql_number(a, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 0) {
@@ -114,6 +114,7 @@ static void test_handed_over_at_commit(void **state) {
     PQclear(result);
     assert_null(PQgetResult(b));
     assert_int_equal(sql_number(b, "SELECT balance FROM account"), 900);
+    assert_int_equal(sql_number(b, "SHOW lock_timeout"), 7); /* ms, as it was */
     sql_does(b, "COMMIT; DROP TABLE account");
     PQfinish(a);
     PQfinish(b);
