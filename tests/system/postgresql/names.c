@@ -240,24 +240,6 @@ static void test_environment(void **state) {
     pawl_close(before);
 }
 
-static void test_service_file(void **state) {
-    (void)state;
-    char path[128];
-    snprintf(path, sizeof path, "%s/services", primary.dir);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file, "[locks]\nhost=127.0.0.1\nport=%d\nuser=postgres\ndbname=postgres\n", primary.port);
-    fclose(file);
-    setenv("PGSERVICEFILE", path, 1);
-    pawl_client *c = client("postgresql://?service=locks");
-    assert_int_equal(pawl_release(take(c, "n"), 2000, NULL), PAWL_OK);
-    pawl_close(c);
-    c = client("postgresql:service=locks");
-    assert_int_equal(pawl_release(take(c, "n"), 2000, NULL), PAWL_OK);
-    pawl_close(c);
-    unsetenv("PGSERVICEFILE");
-}
-
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -269,7 +251,6 @@ int main(void) {
         cmocka_unit_test(test_collation_and_search_path),
         cmocka_unit_test(test_encodings),
         cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_service_file),
     };
     return cmocka_run_group_tests_name("names", tests, group_setup, group_teardown);
 }
