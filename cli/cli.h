@@ -29,6 +29,7 @@ int cmd_release(int argc, char **argv);
 int cmd_who(int argc, char **argv);
 int cmd_ls(int argc, char **argv);
 int cmd_watch(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_break(int argc, char **argv);
 int cmd_init(int argc, char **argv);
 int cmd_token(int argc, char **argv);

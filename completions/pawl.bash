@@ -18,7 +18,7 @@ _pawl_value() { # OPTION: completes its value; false: it takes none
 
 _pawl() {
     local cur prev verb options operands=0 i
-    local verbs="run hold release who ls watch break init token guard demo version help"
+    local verbs="run hold release who ls watch break doctor init token guard demo version help"
     _get_comp_words_by_ref -n =: cur prev words cword 2>/dev/null ||
         { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
     COMPREPLY=()
@@ -51,6 +51,7 @@ _pawl() {
     hold) options="$every $url $lock --json $take -d --detach" ;;
     release | version) options="$every --json" ;;
     who | ls) options="$every $url --json $wait" ;;
+    doctor) options="$every $url $lock --json $wait" ;;
     watch) options="$every $url --json $wait --every" ;;
     break) options="$every $url --json $wait --now --label" ;;
     init) options="$every $url $wait --print" ;;

@@ -8,7 +8,7 @@ function __pawl_verb
     test (count (commandline -opc)) -gt 1; and contains -- (commandline -opc)[2] $argv
 end
 
-set -l verbs run hold release who ls watch break init token guard demo version help
+set -l verbs run hold release who ls watch break doctor init token guard demo version help
 complete -c pawl -f
 complete -c pawl -n __fish_is_first_token -a run -d 'hold the lock while a command runs'
 complete -c pawl -n __fish_is_first_token -a hold -d 'take it, tell each event as JSON, keep it until stdin ends'
@@ -17,6 +17,7 @@ complete -c pawl -n __fish_is_first_token -a who -d 'who holds it, and who waits
 complete -c pawl -n __fish_is_first_token -a ls -d 'all locks'
 complete -c pawl -n __fish_is_first_token -a watch -d 'each change of who holds it, and who waits'
 complete -c pawl -n __fish_is_first_token -a break -d 'take a stuck lock away from its holder'
+complete -c pawl -n __fish_is_first_token -a doctor -d 'is this set-up good for locks, and for what'
 complete -c pawl -n __fish_is_first_token -a init -d 'prepare a service (PostgreSQL)'
 complete -c pawl -n __fish_is_first_token -a token -d 'where the numbers of a service stand; lift them'
 complete -c pawl -n __fish_is_first_token -a guard -d 'the resource side: refuse whoever lost the lock'
@@ -29,13 +30,13 @@ complete -c pawl -s v -l verbose -d 'more messages'
 complete -c pawl -s q -l quiet -d 'fewer messages'
 complete -c pawl -l log -x -a 'text json' -d 'form of messages'
 complete -c pawl -s h -l help -d 'what the verb does'
-complete -c pawl -n '__pawl_verb run hold who ls watch break init token demo' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:' -d 'where the lock lives'
-complete -c pawl -n '__pawl_verb run hold release who ls watch break token guard version' -l json -d 'results as JSON'
-complete -c pawl -n '__pawl_verb run hold who ls watch break init token' -s w -l wait -l timeout -x -d 'how long to wait'
+complete -c pawl -n '__pawl_verb run hold who ls watch break doctor init token demo' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:' -d 'where the lock lives'
+complete -c pawl -n '__pawl_verb run hold release who ls watch break doctor token guard version' -l json -d 'results as JSON'
+complete -c pawl -n '__pawl_verb run hold who ls watch break doctor init token' -s w -l wait -l timeout -x -d 'how long to wait'
 
-complete -c pawl -n '__pawl_verb run hold' -s t -l ttl -x -d 'how long the lock outlives a dead holder'
-complete -c pawl -n '__pawl_verb run hold break' -l label -x -d 'shown by who'
-complete -c pawl -n '__pawl_verb run hold' -l for -x -a 'efficiency correctness' -d 'what the lock is for'
+complete -c pawl -n '__pawl_verb run hold doctor' -s t -l ttl -x -d 'how long the lock outlives a dead holder'
+complete -c pawl -n '__pawl_verb run hold break doctor' -l label -x -d 'shown by who'
+complete -c pawl -n '__pawl_verb run hold doctor' -l for -x -a 'efficiency correctness' -d 'what the lock is for'
 complete -c pawl -n '__pawl_verb run hold' -s n -l nb -l nonblock -l nonblocking -l nowait -d 'do not wait'
 complete -c pawl -n '__pawl_verb run hold' -s s -l shared -d 'with other shared holders'
 complete -c pawl -n '__pawl_verb run hold' -s x -s e -l exclusive -d alone

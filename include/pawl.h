@@ -171,6 +171,18 @@ int pawl_tokens_show(pawl_client *client, int64_t wait_ms, pawl_tokens *ret, paw
 /* Every later token is above `to` (0: no such wish), above the service's clock, and above all before by a leap. */
 int pawl_tokens_advance(pawl_client *client, int64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
 
+/* Is this set-up good for locks? Takes and releases a lock of its own, and looks at what the service says of itself; each
+ * finding is told once, the good ones too. Needs no more rights than a lock; what it may not see is PAWL_LEVEL_UNSEEN. */
+enum { PAWL_LEVEL_FINE, PAWL_LEVEL_WARNING, PAWL_LEVEL_UNSAFE, PAWL_LEVEL_UNSEEN };
+typedef struct {
+    size_t size;
+    int level;
+    const char *id, *about;       /* "R04", "eviction": an id never changes its meaning */
+    const char *seen, *why, *fix; /* why and fix: "" where all is well; they live only during the call */
+} pawl_finding;
+typedef int pawl_finding_fn(const pawl_finding *finding, void *data); /* not zero stops */
+int pawl_doctor(pawl_client *client, int64_t wait_ms, pawl_finding_fn *fn, void *data, pawl_error *error);
+
 /* Prepares the service for pawl (PostgreSQL: installs its schema); may be repeated. PAWL_EUNSUPPORTED: nothing to prepare. */
 int pawl_init(pawl_client *client, int64_t wait_ms, pawl_error *error);
 /* The same as a text for the service's own tools; static; NULL: nothing to prepare. */

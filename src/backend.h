@@ -85,6 +85,15 @@ struct bk_tokens {
     char stored[96], answering[96]; /* identity kept beside the number, identity that answers now */
 };
 
+/* One thing that doctor looked at. */
+struct bk_finding {
+    const char *id;                /* "R04": a letter of the service and a number that never changes its meaning */
+    int level;                     /* PAWL_LEVEL_... */
+    const char *about;             /* "eviction" */
+    const char *seen, *why, *fix;  /* why and fix: "" where all is well */
+};
+typedef void bk_find(const struct bk_finding *, void *data);
+
 enum bk_life_scope { BK_LIFE_NONE, BK_LIFE_LOCK, BK_LIFE_TTL };
 
 struct bk_caps {
@@ -155,6 +164,8 @@ struct backend {
      * was free. NULL where nobody can be made to let go. */
     enum bk_says (*evict)(struct bk_session *, const struct bk_claim *, bool at_once, struct bk_until,
                           struct bk_evicted *ret, pawl_error *);
+    /* NULL, or looks at the set-up with no more rights than a lock needs; what it may not see is PAWL_LEVEL_UNSEEN. */
+    enum bk_says (*doctor)(struct bk_session *, bk_find *, void *data, struct bk_until, pawl_error *);
     /* advance: ADVANCE to at least `to` first (0: as if just restored); where the service lost its numbers, they begin above
      * `to`. */
     enum bk_says (*tokens)(struct bk_session *, bool advance, uint64_t to, struct bk_until, struct bk_tokens *ret,

@@ -6,6 +6,7 @@
 #include "backend.h"
 #include "clock.h"
 #include "counter.h"
+#include "doctor.h"
 #include "records.h"
 #include "wait.h"
 #include <errno.h>
@@ -297,6 +298,12 @@ static enum bk_says records(struct bk_session *session, const char *name, bk_eac
     return records_of(session->place, name, each, data, until, error);
 }
 
+static enum bk_says doctor(struct bk_session *session, bk_find *find, void *data, struct bk_until until,
+                           pawl_error *error) {
+    (void)until;
+    return doctor_of(session->place, find, data, error);
+}
+
 static enum bk_says tokens(struct bk_session *session, bool advance, uint64_t to, struct bk_until until,
                            struct bk_tokens *ret, pawl_error *error) {
     return counter_stand(session->place, advance, to, until, ret, error);
@@ -321,5 +328,6 @@ const struct backend file_backend = {
     .prove = prove,
     .end = end,
     .records = records,
+    .doctor = doctor,
     .tokens = tokens,
 };

@@ -463,6 +463,7 @@ static const struct backend redis_backend = {
     .end = redis_end,
     .records = redis_records,
     .evict = redis_evict,
+    .doctor = redis_doctor,
     .tokens = redis_tokens,
     .hub_open = hub_open,
     .hub_fd = hub_fd,

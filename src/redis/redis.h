@@ -49,6 +49,9 @@ enum bk_says redis_records(struct bk_session *s, const char *name, bk_each *each
 enum bk_says redis_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                           pawl_error *error);
 
+/* doctor.c */
+enum bk_says redis_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error);
+
 /* hub.c */
 
 /* A session was made to the server with that run id: a hub that listens to another one closes itself. */

@@ -1,0 +1,187 @@
+/* doctor.c: is this Redis good for locks? What INFO says (a right that locks need anyhow), and what CONFIG says where
+ * it may be asked. */
+#include "pawl.h"
+#include "redis.h"
+#include "verdict.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct looking {
+    struct bk_session *s;
+    const char *info;
+    bk_find *find;
+    void *data;
+};
+
+static void tell(const struct looking *l, const char *id, int level, const char *about, const char *seen,
+                 const char *why, const char *fix) {
+    bool fine = level == PAWL_LEVEL_FINE;
+    struct bk_finding f = {id, level, about, seen, fine ? "" : why, fine ? "" : fix};
+    l->find(&f, l->data);
+}
+
+/* "key:value" of INFO; "" if it is not there. */
+static const char *info(const struct looking *l, const char *key, char ret[96]) {
+    size_t n = strlen(key);
+    *ret = 0;
+    for (const char *at = strstr(l->info, key); at; at = strstr(at + 1, key))
+        if ((at == l->info || at[-1] == '\n') && at[n] == ':') {
+            snprintf(ret, 96, "%.*s", (int)strcspn(at + n + 1, "\r\n"), at + n + 1);
+            break;
+        }
+    return ret;
+}
+
+static long long number(const struct looking *l, const char *key) {
+    char text[96];
+    return atoll(info(l, key, text));
+}
+
+static void server(const struct looking *l) {
+    char version[96], seen[160];
+    snprintf(seen, sizeof seen, "Redis %.60s, primary", info(l, "redis_version", version));
+    tell(l, "R01", PAWL_LEVEL_FINE, "server", seen, "", "");
+}
+
+static void replicas(const struct looking *l) {
+    char seen[96];
+    long long n = number(l, "connected_slaves");
+    bool followed = l->s->bk->place.master != NULL;
+    snprintf(seen, sizeof seen, "%lld replicas%s", n, followed ? ", followed through sentinels" : "");
+    tell(l, "R02", n && !followed ? PAWL_LEVEL_UNSAFE : PAWL_LEVEL_FINE, "replicas", seen,
+         "they follow asynchronously: whoever makes one the primary grants locks again that are held",
+         "redis+sentinel://, so that pawl goes along and tokens rise; and a guard, or --seal");
+}
+
+static void eviction(const struct looking *l) {
+    char policy[96], seen[160];
+    long long most = number(l, "maxmemory");
+    bool evicts = *info(l, "maxmemory_policy", policy) && strcmp(policy, "noeviction") != 0;
+    snprintf(seen, sizeof seen, "maxmemory %lld, policy %.60s", most, *policy ? policy : "unknown");
+    if (!*policy) tell(l, "R03", PAWL_LEVEL_UNSEEN, "eviction", seen, "", "");
+    else
+        tell(l, "R03",
+             !evicts ? PAWL_LEVEL_FINE
+             : most  ? PAWL_LEVEL_UNSAFE
+                     : PAWL_LEVEL_WARNING,
+             "eviction", seen,
+             most ? "when memory is full Redis may remove locks that are held, and what counts the tokens"
+                  : "once maxmemory is set, Redis may remove locks that are held",
+             "CONFIG SET maxmemory-policy noeviction, or an instance of its own");
+}
+
+static void memory(const struct looking *l) {
+    char seen[96];
+    long long most = number(l, "maxmemory"), used = number(l, "used_memory"), percent = most ? used * 100 / most : 0;
+    if (most) snprintf(seen, sizeof seen, "%lld %% of maxmemory is used", percent);
+    else snprintf(seen, sizeof seen, "no limit is set");
+    tell(l, "R04", percent >= 90 ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "memory", seen,
+         "a full Redis grants no new lock", "raise maxmemory, or give locks an instance of their own");
+}
+
+static void persistence(const struct looking *l) {
+    char status[96];
+    bool aof = number(l, "aof_enabled") != 0;
+    tell(
+        l, "R05", aof ? PAWL_LEVEL_FINE : PAWL_LEVEL_WARNING, "persistence", aof ? "appendonly yes" : "appendonly no",
+        "a restart forgets what is held, so that a lock can be granted twice within one ttl (tokens rise all the same)",
+        "appendonly yes; or a guard");
+    bool bad = strcmp(info(l, "rdb_last_bgsave_status", status), "err") == 0 ||
+               strcmp(info(l, "aof_last_write_status", status), "err") == 0;
+    tell(l, "R06", bad ? PAWL_LEVEL_UNSAFE : PAWL_LEVEL_FINE, "last write to disk", bad ? "it failed" : "well",
+         "Redis refuses every write while it cannot save (MISCONF)", "see its log: disk full, or no rights");
+    bool loading = number(l, "loading") != 0;
+    if (loading)
+        tell(l, "R07", PAWL_LEVEL_WARNING, "loading", "it is loading its data", "no lock can be taken", "wait");
+}
+
+static void clients(const struct looking *l) {
+    char seen[96];
+    long long now = number(l, "connected_clients"), most = number(l, "maxclients");
+    if (!most) {
+        tell(l, "R08", PAWL_LEVEL_UNSEEN, "connections", "this version does not tell its limit", "", "");
+        return;
+    }
+    snprintf(seen, sizeof seen, "%lld of %lld", now, most);
+    tell(l, "R08", now * 100 / most >= 80 ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "connections", seen,
+         "a client that cannot connect can neither take nor keep a lock", "raise maxclients");
+}
+
+/* One command; *ret_text: its text, the second element of a list, or "" with an error reply. */
+static enum bk_says ask(const struct looking *l, const char *const words[], struct bk_until until, char ret[96],
+                        bool *ret_allowed, pawl_error *error) {
+    AUTO_REPLY reply = NULL;
+    *ret = 0;
+    l->s->wire.verb = "looking at";
+    l->s->wire.name = words[0];
+    wire_words(&l->s->wire, words);
+    enum bk_says says = wire_flush(&l->s->wire, until, error);
+    if (says == BK_YES) says = wire_reply(&l->s->wire, until, &reply, error);
+    if (says != BK_YES) return says;
+    *ret_allowed = reply->type != REDIS_REPLY_ERROR;
+    const redisReply *value = reply->type == REDIS_REPLY_ARRAY && reply->elements > 1 ? reply->element[1] : reply;
+    if (value->str) snprintf(ret, 96, "%.90s", value->str);
+    return BK_YES;
+}
+
+static enum bk_says settings(const struct looking *l, struct bk_until until, pawl_error *error) {
+    static const struct {
+        const char *id, *key, *good, *why, *fix;
+    } rows[] = {
+        {"R09", "timeout", "0", "connections that rest are closed: each wait and each renewal may have to dial again",
+         "CONFIG SET timeout 0"},
+        {"R10", "appendfsync", "always", "a crash of the machine forgets grants of the last second, or more",
+         "CONFIG SET appendfsync always; or a guard"},
+    };
+    char value[96], seen[160];
+    bool allowed, aof = number(l, "aof_enabled") != 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        enum bk_says says =
+            ask(l, (const char *const[]){"CONFIG", "GET", rows[i].key, NULL}, until, value, &allowed, error);
+        if (says != BK_YES) return says;
+        bool matters = i == 0 || aof, fine = strcmp(value, rows[i].good) == 0 || !matters;
+        snprintf(seen, sizeof seen, allowed ? "%s %s" : "CONFIG GET %s is not allowed to this user%.0s", rows[i].key,
+                 value);
+        tell(l, rows[i].id,
+             !allowed ? PAWL_LEVEL_UNSEEN
+             : fine   ? PAWL_LEVEL_FINE
+                      : PAWL_LEVEL_WARNING,
+             rows[i].key, seen, allowed ? rows[i].why : "", allowed ? rows[i].fix : "");
+    }
+    return BK_YES;
+}
+
+/* Who may not publish is not told when a lock gets free, and tells nobody. */
+static enum bk_says wake_ups(const struct looking *l, struct bk_until until, pawl_error *error) {
+    char channel[PREFIX_MAX + 32], said[96];
+    bool allowed;
+    snprintf(channel, sizeof channel, "%s%%w:0000000000000000", l->s->bk->place.prefix);
+    enum bk_says says = ask(l, (const char *const[]){"PUBLISH", channel, "", NULL}, until, said, &allowed, error);
+    if (says != BK_YES) return says;
+    tell(l, "R11", allowed ? PAWL_LEVEL_FINE : PAWL_LEVEL_WARNING, "wake-ups", allowed ? "PUBLISH is allowed" : said,
+         "who waits is not told when a lock gets free, and finds out within some seconds",
+         "ACL SETUSER ... +publish +subscribe &pawl:*");
+    return BK_YES;
+}
+
+enum bk_says redis_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {
+    AUTO_REPLY reply = NULL;
+    s->wire.verb = "looking at";
+    s->wire.name = "INFO";
+    wire_words(&s->wire, (const char *const[]){"INFO", NULL});
+    enum bk_says says = wire_flush(&s->wire, until, error);
+    if (says == BK_YES) says = wire_reply(&s->wire, until, &reply, error);
+    if (says != BK_YES) return says;
+    if (reply->type == REDIS_REPLY_ERROR || !reply->str)
+        return verdict(&s->wire, reply->str ? reply->str : "INFO does not answer with a text", error);
+    const struct looking l = {s, reply->str, find, data};
+    server(&l);
+    replicas(&l);
+    eviction(&l);
+    memory(&l);
+    persistence(&l);
+    clients(&l);
+    says = settings(&l, until, error);
+    return says == BK_YES ? wake_ups(&l, until, error) : says;
+}
