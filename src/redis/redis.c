@@ -145,12 +145,13 @@ static void fill_busy(const redisReply *reply, struct bk_busy *ret) {
 static enum bk_says ask_to_take(struct bk_session *s, struct args *a, bool queue, struct bk_until until,
                                 redisReply **ret, pawl_error *error) {
     int n = a->n;
-    for (;;) {
+    for (bool repeat = false;; repeat = true) {
         int64_t now = clock_now_ns();
         bool known = now < s->known_until_ns;
         a->n = n;
         if (queue || known) arg_text(a, queue && known ? "jk" : queue ? "j" : "k");
         enum bk_says says = call_script(s, &script_take, a, 3, until, ret, error);
+        if (says == BK_FAULT && repeat) return BK_UNKNOWN; /* the first one took it */
         if (says != BK_YES || (*ret)->type != REDIS_REPLY_STRING) return says;
         if (!known) s->known_until_ns = clock_after_ms(now, KNOWN_MS);
         if (!known || clock_now_ns() < s->known_until_ns) return BK_YES;

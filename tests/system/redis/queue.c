@@ -110,7 +110,10 @@ static void test_first_come_first_served(void **state) {
 
 static void test_long_holds(void **state) {
     (void)state;
-    if (!full) skip();
+    if (!full) { /* skip() reads as a failure in TAP */
+        print_message("# three seconds each: with PAWL_TEST_FULL=1\n");
+        return;
+    }
     pawl_lock *lock = hold();
     common.hold_ms = 3000;
     wait_in_order(5);
