@@ -445,7 +445,7 @@ static void test_same_answers(void **data) {
     unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
     struct mirror mirror[3] = {0};
     print_message("# PAWL_TEST_SEED=%u\n", seed);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < (is_service() ? 1000 : 400); i++) { /* files are flushed each time */
         const char *why = mirror_step(&mirror[rand_r(&seed) % 3], &seed);
         if (why) fail_msg("step %d: %s", i, why);
     }

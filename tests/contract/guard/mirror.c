@@ -23,7 +23,7 @@ static void choose(const struct mirror *m, unsigned *seed, struct chosen *ret) {
     ret->intent = pick(seed, 4) ? GUARD_WRITE : pick(seed, 3) ? GUARD_SEAL : GUARD_RESET;
     w.resource = m->resource;
     w.lock = pick(seed, 12) ? "acct" : "acct ";
-    w.token = pick(seed, 4) ? (int64_t)m->mark.token + pick(seed, 4) - 1 : odd[pick(seed, 8)];
+    w.token = pick(seed, 4) ? (int64_t)m->mark.token + (pick(seed, 2) ? 0 : pick(seed, 4) - 1) : odd[pick(seed, 8)];
     w.seq =
         m->mark.rule == PAWL_RULE_SEQ && pick(seed, 4) ? (int64_t)m->mark.seq + pick(seed, 3) - 1 : seqs[pick(seed, 9)];
     if (m->mark.rule != PAWL_RULE_SEQ && pick(seed, 4)) w.seq = 0;
@@ -78,7 +78,7 @@ const char *mirror_step(struct mirror *m, unsigned *seed) {
     static int count;
     struct chosen c;
     pawl_guard_record *record = NULL;
-    if (!*m->resource || (m->mark.rule && pick(seed, 25) == 0)) { /* a new one from time to time */
+    if (!*m->resource || (m->mark.rule && pick(seed, 30) == 0)) { /* a new one from time to time */
         *m = (struct mirror){0};
         snprintf(m->resource, sizeof m->resource, "mirror %d", ++count);
     }
