@@ -19,7 +19,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define FEWER_MS 10 /* told by some, but not yet by a quorum */
+#define FEWER_MS 60 /* told by some, but not yet by a quorum */
 #define AGED_MS 5000
 #define REOPEN_MS 5000
 
@@ -178,10 +178,11 @@ static void message(struct hub *h, int from, const char *text, bk_wake *wake, vo
         hint->done = false;
         hint->at_ns = clock_after_ms(now, FEWER_MS);
     }
+    if (hint->from >> from & 1) return;
     hint->from |= 1u << from;
-    if (hint->done) return;
-    hint->done = __builtin_popcount(hint->from) >= h->s->bk->quorum;
-    if (hint->done) wake(owner, data);
+    if (__builtin_popcount(hint->from) != h->s->bk->quorum) return;
+    hint->done = true;
+    wake(owner, data);
 }
 
 static void due(struct hub *h, bk_wake *wake, void *data) {

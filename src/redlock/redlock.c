@@ -42,15 +42,17 @@ struct tally { /* of one lock */
 
 /* RELEASE of one lock at all instances; not waited for longer than it takes to be sure. */
 static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, const char *value, size_t length,
-                                const char *most, const char *member, struct bk_until until, pawl_error *error) {
+                                const char *most, bool undo, struct bk_until until, pawl_error *error) {
     struct bk *bk = s->bk;
     struct question q = {.script = &script_release, .keys = 3, .args.n = 3};
     struct names names;
     struct tally t = {0, 0};
-    char channel[PREFIX_MAX + 8];
+    char channel[PREFIX_MAX + 8], member[OWNER_CHARS + ABOUT_SIZE];
     int i;
     s->name = c->name;
     names_of(bk, c, &names);
+    attempt_text(bk, c->owner, 0, member);
+    snprintf(member + OWNER_CHARS, sizeof member - OWNER_CHARS, "%s", c->about ? c->about : "");
     snprintf(channel, sizeof channel, "%s%%w:", bk->place.prefix);
     arg(&q.args, names.keys.lock, names.keys.lock_length);
     arg(&q.args, names.keys.queue, names.keys.queue_length);
@@ -58,28 +60,27 @@ static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, 
     arg(&q.args, value, length);
     arg_text(&q.args, most);
     arg_text(&q.args, channel);
-    if (member) arg_text(&q.args, member);
+    if (undo || (uintptr_t)c->of >> 16) arg_text(&q.args, member); /* it may wait somewhere still */
     round_start(s, &q, everybody(s), c->ttl_ms, until);
     /* An undo goes to all that can be reached; a release is over when a quorum said so. */
     for (redisReply *reply;
-         (member || (t.yes < bk->quorum && t.no <= bk->n - bk->quorum)) && round_next(s, &i, &reply) == BK_YES;
+         (undo || (t.yes < bk->quorum && t.no <= bk->n - bk->quorum)) && round_next(s, &i, &reply) == BK_YES;
          freeReplyObject(reply)) {
         struct peer *p = &s->peers[i];
         if (reply->type == REDIS_REPLY_INTEGER) reply->integer ? t.yes++ : t.no++;
         else verdict(&p->wire, reply->str ? reply->str : "an answer of another form than the script gives", &p->why);
     }
-    if (t.yes >= bk->quorum || (member && t.yes && t.yes + t.no >= bk->quorum)) return BK_YES;
+    if (t.yes >= bk->quorum || (undo && t.yes && t.yes + t.no >= bk->quorum)) return BK_YES;
     if (t.no > bk->n - bk->quorum) return BK_NO;
     if (!round_cut(s, error)) round_no_quorum(s, t.yes + t.no, error);
     return BK_UNKNOWN;
 }
 
 static enum bk_says redlock_forget(struct bk_session *s, struct bk_claim *c, struct bk_until until, pawl_error *error) {
-    char base[OWNER_CHARS + 1], member[OWNER_CHARS + ABOUT_SIZE];
+    char base[OWNER_CHARS + 1];
     s->verb = "giving up";
     attempt_text(s->bk, c->owner, 0, base);
-    snprintf(member, sizeof member, "%s%s", base, c->about ? c->about : "");
-    return release_one(s, c, base, BASE_CHARS, "", member, until, error);
+    return release_one(s, c, base, BASE_CHARS, "", true, until, error);
 }
 
 static enum bk_says redlock_release(struct bk_session *s, struct bk_grant *const g[], int n, struct bk_until until,
@@ -92,7 +93,7 @@ static enum bk_says redlock_release(struct bk_session *s, struct bk_grant *const
         snprintf(most, sizeof most, "%llu", (unsigned long long)g[i]->token);
         attempt_text(s->bk, g[i]->claim->owner, claim_attempt(g[i]->claim), value);
         ret[i] = says == BK_YES
-                     ? release_one(s, g[i]->claim, of ? of->value : value, OWNER_CHARS, most, NULL, until, error)
+                     ? release_one(s, g[i]->claim, of ? of->value : value, OWNER_CHARS, most, false, until, error)
                      : BK_UNKNOWN;
         if (ret[i] > BK_NO) says = ret[i];
     }

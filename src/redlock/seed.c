@@ -10,11 +10,14 @@
 #include "redis/verdict.h"
 #include "redlock.h"
 #include "token.h"
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MARK_SIZE 192
+#define LOOKS 40
+#define LOOK_EACH_MS 25
 #define TTL_MS 1000 /* of these questions, for the time limit of an instance: a twentieth of it */
 
 struct step { /* one question of seed.lua, and its answers */
@@ -183,6 +186,21 @@ static void adopt_all(struct bk_session *s) {
         if (s->peers[i].state == PEER_READY && !s->peers[i].lost) adopt_epoch(s, s->peers[i].epoch);
 }
 
+/* Somebody is in the middle of a first start, as it seems: looks on for a moment, since "a quorum has lost its memory"
+ * looks just so. */
+static void look_on(struct bk_session *s, struct bk_until until) {
+    struct pollfd cancel = {.fd = until.cancel_fd, .events = POLLIN};
+    for (int i = 0; i < LOOKS; i++) {
+        struct standing st = stand(s);
+        int voters = __builtin_popcount(st.voters);
+        if (!st.lost || st.count != 1 || voters == 0 || voters >= s->bk->quorum) return;
+        if (clock_now_ns() >= until.at_ns || poll(&cancel, 1, LOOK_EACH_MS) > 0) return;
+        struct step step = {.s = s, .what = "L"};
+        ask(&step, everybody(s), until);
+        adopt_all(s);
+    }
+}
+
 void seed(struct bk_session *s, struct bk_until until) {
     struct standing st = stand(s);
     if ((!st.lost && !st.split) || clock_now_ns() < s->seed_ns) return;
@@ -196,6 +214,7 @@ void seed(struct bk_session *s, struct bk_until until) {
     if (st.empty == s->bk->n) begin(s, until);
     else if (__builtin_popcount(st.voters) >= s->bk->quorum) seed_again(s, st.voters, st.lost, st.count, 0, until);
     adopt_all(s);
+    look_on(s, until);
     s->seed_ns = clock_after_ms(clock_now_ns(), random_between(20, 500)); /* of two who try, one is first then */
 }
 

@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EPOCHS 3 /* so often an attempt is made anew in a later epoch */
+#define UNCLEAR_MS 500 /* no quorum has it now, but somebody may before long */
+#define EPOCHS 3       /* so often an attempt is made anew in a later epoch */
 
 enum said { SILENT, GRANTED, BUSY, SEALED, ABSTAINED, FAULTY };
 
@@ -216,7 +217,7 @@ static bool fill_grant(const struct attempt *a, struct bk_grant *ret, pawl_error
 
 static bool same_holder(const redisReply *a, const redisReply *b) {
     const redisReply *va = a->element[3], *vb = b->element[3];
-    return va->len >= VALUE_MS && vb->len >= VALUE_MS ? memcmp(va->str + 17, vb->str + 17, OWNER_CHARS) == 0
+    return va->len >= VALUE_MS && vb->len >= VALUE_MS ? memcmp(va->str + 17, vb->str + 17, BASE_CHARS) == 0
                                                       : strcmp(va->str, vb->str) == 0;
 }
 
@@ -239,10 +240,11 @@ static void fill_busy(const struct attempt *a, struct bk_busy *ret) {
         ret->foreign = !value_is_ours(value->str, value->len);
         if (!ret->foreign) snprintf(ret->holder, sizeof ret->holder, "%s", value->str + VALUE_ABOUT);
     }
-    if (most_times <= bk->n - bk->quorum) /* nobody has it */
-        ret->ask_again_ms = random_between(1, INT64_C(4) << (a->k < 4 ? a->k : 4));
-    else if (ret->queued && !ret->foreign)
-        ret->ask_again_ms = (left > LOOK_MS ? LOOK_MS : left) + 2 + (place < 1000 ? place : 1000) * RANK_MS;
+    int64_t rank_ms = (place < 1000 ? place : 1000) * RANK_MS;
+    if (a->granted) /* we and others had some each, and it was given back */
+        ret->ask_again_ms = random_between(3, INT64_C(12) << (a->k < 4 ? a->k : 4));
+    else if (ret->queued && most_times <= bk->n - bk->quorum) ret->ask_again_ms = UNCLEAR_MS + rank_ms;
+    else if (ret->queued && !ret->foreign) ret->ask_again_ms = (left > LOOK_MS ? LOOK_MS : left) + 2 + rank_ms;
     else ret->ask_again_ms = left < POLL_MS ? left + 2 : POLL_MS;
 }
 
