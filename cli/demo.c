@@ -275,6 +275,31 @@ static int zombie(struct stage *stage) {
     return with.refused && with.balance == 2500 && without.balance == 1500 ? 0 : EXIT_FAILED;
 }
 
+/* --- the other stories need servers: pawl-lab tells them --- */
+
+static const char *const by_lab[] = {"partition", "stale-release", "redis-failover", "pooler-leak", NULL};
+
+static bool is_by_lab(const char *name) {
+    for (int i = 0; by_lab[i]; i++)
+        if (strcmp(name, by_lab[i]) == 0) return true;
+    return false;
+}
+
+/* Beside this program, as installed and in the build tree; else from PATH. */
+static int ask_lab(const char *name) {
+    static const char *const places[] = {"pawl-lab", "../lab/pawl-lab"};
+    char self[512], path[600];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(self, '/');
+    for (int i = 0; i < 2 && slash; i++) {
+        snprintf(path, sizeof path, "%.*s/%s", (int)(slash - self), self, places[i]);
+        execl(path, "pawl-lab", "run", "-v", name, (char *)NULL);
+    }
+    execlp("pawl-lab", "pawl-lab", "run", "-v", name, (char *)NULL);
+    return complain(EXIT_FAILED, "demo", "%s is told by pawl-lab, which is not here: %s", name, strerror(errno));
+}
+
 /* --- the verb --- */
 
 static void use_folder(struct stage *stage) {
@@ -307,10 +332,12 @@ static void remove_folder(const struct stage *stage) {
 int cmd_demo(int argc, char **argv) {
     static const struct verb verb = {
         .name = "demo",
-        .usage = "pawl demo [zombie] [-u URL]\n\n"
+        .usage = "pawl demo [zombie] [-u URL]\n"
+                 "pawl demo partition|stale-release|redis-failover|pooler-leak\n\n"
                  "Shows what a fencing token is for: worker 1 stalls until its lease is over, worker 2\n"
                  "gets the lock and writes, worker 1 wakes up and writes too; with a guard, and without.\n"
-                 "In memory, unless -u names a service: then with processes, one of which is stopped.\n\n"
+                 "In memory, unless -u names a service: then with processes, one of which is stopped.\n"
+                 "The others are played by pawl-lab, on servers of their own.\n\n"
                  "Exit: 0 the guard refused the zombie; 119 this service cannot show it.\n",
         .common = COMMON_URL,
         .mixed = true,
@@ -319,8 +346,12 @@ int cmd_demo(int argc, char **argv) {
     struct common common = COMMON_INIT;
     int n, code = parse_options(&verb, argc, argv, &common, &n);
     if (code >= 0) return code;
+    if (n && is_by_lab(argv[1])) return ask_lab(argv[1]);
     if (n && strcmp(argv[1], "zombie") != 0)
-        return complain(EXIT_FAILED, NULL, "demo: there is no demo '%s', only zombie (see pawl-lab for more)", argv[1]);
+        return complain(EXIT_FAILED, NULL,
+                        "demo: there is no demo '%s', only zombie, partition, stale-release, redis-failover and "
+                        "pooler-leak (pawl-lab list has more)",
+                        argv[1]);
     struct stage stage = {.url = "mem:demo", .folder = "/tmp/pawl-demo-XXXXXX"};
     if (strcmp(common.from, "-u") == 0 && strncmp(common.url, "mem:", 4) != 0) {
         stage.url = common.url;

@@ -242,22 +242,3 @@ int lab_run(int argc, char **argv) {
     int code = parse(argc, argv, &o);
     return code ? code : lab_in_folder(round_of, &o);
 }
-
-/* --- list --- */
-
-int lab_list(int argc, char **argv) {
-    bool full = argc > 1 && (strcmp(argv[1], "-v") == 0 || strcmp(argv[1], "--verbose") == 0);
-    if (argc > 1 && (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0)) {
-        puts("usage: pawl-lab list [options]\n  -v, --verbose    what each scenario is about");
-        return LAB_OK;
-    }
-    if (argc > 1 + full) return lab_complain("list wants nothing but -v, not %s", argv[1 + full]);
-    for (int i = 0; scenarios[i]; i++) {
-        const struct scenario *s = scenarios[i];
-        printf("%-20s %-11s %s%s\n", s->name, s->service, s->title, s->quick ? " (quick)" : "");
-        if (full)
-            printf("    what happens   %s\n    what people believe   %s\n    what is true   %s\n    plain   %s\n\n",
-                   s->happens, s->believed, s->truth, scenario_recipe(s));
-    }
-    return LAB_OK;
-}

@@ -11,6 +11,7 @@
     X(lost_reply)                                                                                                      \
     X(wrapper_killed)                                                                                                  \
     X(herd)                                                                                                            \
+    X(redis_clock)                                                                                                     \
     X(redis_failover)                                                                                                  \
     X(redlock_clock)                                                                                                   \
     X(redlock_partition)                                                                                               \

@@ -1,11 +1,11 @@
 /* torture.c: pawl-lab torture: workers that take locks and write, while processes, networks and servers go wrong by a
  * schedule; then the history is judged against what docs/GUARANTEES.md promises. One thread drives all. */
-#include "torture.h"
 #include "clock.h"
 #include "folder.h"
 #include "lab.h"
 #include "pawl_guard.h"
 #include "stage.h"
+#include "torture_rack.h"
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -24,50 +24,6 @@ static const char help[] = "usage: pawl-lab torture --backend NAME [options]\n"
                            "  --save FILE      the history, for pawl-lab check\n"
                            "  --json           the verdict as one JSON object\n"
                            "exit: 0 every promise was kept, 1 one was not, 125 nothing can be said, 130 interrupted\n";
-
-struct options {
-    const struct victim *victim;
-    double minutes;
-    int64_t seed;
-    bool schedule, json;
-    const char *save;
-};
-
-/* At the end nothing goes wrong for a while, and everybody must be served. */
-static int64_t calm_ms(const struct options *o) { return 8000 + 2 * o->victim->ttl_ms; }
-static int64_t length_ms(const struct options *o) { return (int64_t)(o->minutes * 60e3); }
-
-enum state { IDLE, TAKING, HOLDING, WRITING, RELEASING };
-struct soul { /* a worker and what it is about */
-    struct worker worker;
-    struct part part;
-    char name[24], url[256];
-    uint64_t random;
-    int incarnation;
-    enum state state;
-    int64_t due_ns, asked_ns, last_grant_ns;
-    struct history_event hold; /* what: HISTORY_HOLD while one is open, else HISTORY_WHATS */
-    char lock[24];
-    int64_t stopped_until_ns; /* 0: it runs */
-};
-
-struct rack {
-    const struct options *o;
-    char dir[64], guard[96];
-    struct server servers[TORTURE_SERVERS];
-    struct proxy *proxies[TORTURE_SERVERS];
-    int64_t heal_ns[TORTURE_SERVERS][WRONGS]; /* 0: whole */
-    struct soul souls[TORTURE_WORKERS];
-    struct wrong *wrongs;
-    int n_wrongs, next_wrong, done[WRONGS];
-    int64_t began_ns;
-    struct history *history;
-    FILE *save;
-    struct history_event *holds; /* once more, to tell which overlaps are admitted */
-    int n_holds;
-    uint64_t grants, busy, failed, lost, accepted, refused, told_lost;
-    char last_failure[300];
-};
 
 /* --- the record --- */
 
@@ -113,7 +69,7 @@ static void born(struct rack *r, struct soul *s) {
     worker_start(&s->worker, &s->part);
 }
 
-static void order(struct soul *s, enum worker_does does, int64_t wait_ms, enum state state) {
+static void order(struct soul *s, enum worker_does does, int64_t wait_ms, enum soul_state state) {
     struct order o = {.does = does, .wait_ms = wait_ms};
     snprintf(o.lock, sizeof o.lock, "%s", s->lock);
     snprintf(o.data, sizeof o.data, "%s", s->name);
@@ -138,7 +94,7 @@ static void next(struct rack *r, struct soul *s, int64_t now) {
 }
 
 static bool is_calm(const struct rack *r, int64_t now) {
-    return now > r->began_ns + (length_ms(r->o) - calm_ms(r->o)) * NS_PER_MS;
+    return now > r->began_ns + (torture_length_ms(r->o) - torture_calm_ms(r->o)) * NS_PER_MS;
 }
 
 static void took(struct rack *r, struct soul *s, const struct answer *a) {
@@ -302,7 +258,7 @@ static void progress(const struct rack *r, int64_t now, int64_t end_ns) {
 }
 
 static void rack_run(struct rack *r) {
-    int64_t end = r->began_ns + length_ms(r->o) * NS_PER_MS, report = r->began_ns + 10 * NS_PER_S;
+    int64_t end = r->began_ns + torture_length_ms(r->o) * NS_PER_MS, report = r->began_ns + 10 * NS_PER_S;
     for (int64_t now; (now = clock_now_ns()) < end && !lab_interrupted;) {
         struct pollfd fds[TORTURE_WORKERS];
         int64_t due = turn_wheel(r, now);
@@ -368,100 +324,11 @@ static void rack_stop(struct rack *r) {
     }
 }
 
-/* --- the verdict --- */
-
-struct sentence {
-    struct history_verdict v;
-    uint64_t overlaps, admitted, stuck;
-};
-
-static int by_lock(const void *a, const void *b) {
-    const struct history_event *x = a, *y = b;
-    int r = strcmp(x->lock, y->lock);
-    return r ? r : (x->start > y->start) - (x->start < y->start);
-}
-
-/* Something went wrong between the two grants, or during the first, that the promise table admits. */
-static bool is_admitted(const struct rack *r, const struct history_event *first, const struct history_event *second) {
-    for (int i = 0; i < r->next_wrong; i++) {
-        const struct wrong *w = &r->wrongs[i];
-        int64_t at = r->began_ns + w->at_ms * NS_PER_MS;
-        if (r->o->victim->admitted & 1u << w->kind && at + w->for_ms * NS_PER_MS + 500 * NS_PER_MS > first->start &&
-            at < second->start)
-            return true;
-    }
-    return false;
-}
-
-static void count_overlaps(struct rack *r, struct sentence *s) {
-    if (r->n_holds) qsort(r->holds, (size_t)r->n_holds, sizeof *r->holds, by_lock);
-    const struct history_event *last = NULL; /* the one that lasts longest */
-    for (int i = 0; i < r->n_holds; i++) {
-        const struct history_event *h = &r->holds[i];
-        bool same = last && strcmp(last->lock, h->lock) == 0;
-        if (same && h->start < last->end) {
-            if (is_admitted(r, last, h)) s->admitted++;
-            else {
-                s->overlaps++;
-                fprintf(stderr,
-                        "  overlap: %s, token %" PRIu64 " from %.3f s to %.3f s, token %" PRIu64 " from %.3f s\n",
-                        h->lock, last->token, (double)(last->start - r->began_ns) / 1e9,
-                        (double)(last->end - r->began_ns) / 1e9, h->token, (double)(h->start - r->began_ns) / 1e9);
-            }
-        }
-        if (!same || h->end > last->end) last = h;
-    }
-}
-
-static struct sentence judge(struct rack *r) {
-    struct sentence s = {0};
-    history_check(r->history, NULL, &s.v);
-    count_overlaps(r, &s);
-    for (int i = 0; i < TORTURE_WORKERS; i++)
-        s.stuck += r->souls[i].last_grant_ns < r->began_ns + (length_ms(r->o) - 8000) * NS_PER_MS;
-    return s;
-}
-
-static int tell(struct rack *r, const struct sentence *s) {
-    uint64_t fell = s->v.faults[HISTORY_TOKEN_FELL] + s->v.faults[HISTORY_TOKEN_REPEATED],
-             stale = s->v.faults[HISTORY_STALE_WRITE];
-    uint64_t all = s->overlaps + fell + stale + s->stuck;
-    if (r->o->json) {
-        json_t *o = json_pack("{s:s,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i,s:s}", "backend",
-                              r->o->victim->name, "minutes", r->o->minutes, "seed", (json_int_t)r->o->seed, "grants",
-                              (json_int_t)r->grants, "lost", (json_int_t)r->lost, "overlaps", (json_int_t)s->overlaps,
-                              "overlaps_admitted", (json_int_t)s->admitted, "stale_accepted", (json_int_t)stale,
-                              "stale_refused", (json_int_t)r->refused, "token_regressions", (json_int_t)fell, "stuck",
-                              (json_int_t)s->stuck, "unreachable", (json_int_t)r->failed, "wrongs", r->next_wrong,
-                              "verdict", all ? "violated" : "ok");
-        json_dumpf(o, stdout, JSON_COMPACT);
-        putchar('\n');
-        json_decref(o);
-    } else {
-        printf("torture %s, %.1f minutes, seed %" PRId64 ": %" PRIu64 " grants (%" PRIu64 " lost), %" PRIu64
-               " busy, %" PRIu64 " unreachable, %" PRIu64 " writes accepted, %" PRIu64
-               " stale ones refused\n  went wrong:",
-               r->o->victim->name, r->o->minutes, r->o->seed, r->grants, r->lost, r->busy, r->failed, r->accepted,
-               r->refused);
-        for (int k = 0; k < WRONGS; k++)
-            if (r->done[k]) printf(" %s %d", wrong_name((enum wrong_kind)k), r->done[k]);
-        printf("\n  overlaps %" PRIu64 " (and %" PRIu64
-               " that the promise table admits), tokens that fell or repeated %" PRIu64
-               ", stale writes accepted %" PRIu64 ", stuck at the end %" PRIu64 "\n  %s\n",
-               s->overlaps, s->admitted, fell, stale, s->stuck, all ? "VIOLATED" : "ok");
-        if (*r->last_failure) printf("  last failure: %s\n", r->last_failure);
-        for (int f = 0; f < HISTORY_FAULTS; f++)
-            for (uint64_t i = 0; f != HISTORY_OVERLAP && i < s->v.faults[f] && i < HISTORY_EXAMPLES; i++)
-                printf("  %s\n", s->v.examples[f][i]);
-    }
-    return all ? LAB_FOUND : LAB_OK;
-}
-
 /* --- the verb --- */
 
-static int print_schedule(const struct options *o) {
+static int print_schedule(const struct torture *o) {
     struct wrong *wrongs;
-    int n = torture_schedule(o->victim, (uint64_t)o->seed, length_ms(o), calm_ms(o), &wrongs);
+    int n = torture_schedule(o->victim, (uint64_t)o->seed, torture_length_ms(o), torture_calm_ms(o), &wrongs);
     for (int i = 0; i < n; i++)
         printf("%9.3f s  %-8s %d  %" PRId64 " ms\n", (double)wrongs[i].at_ms / 1e3, wrong_name(wrongs[i].kind),
                wrongs[i].target, wrongs[i].for_ms);
@@ -471,10 +338,10 @@ static int print_schedule(const struct options *o) {
 
 static int torture(const void *options) {
     static struct rack r;
-    const struct options *o = options;
+    const struct torture *o = options;
     r.o = o;
     r.history = history_new();
-    r.n_wrongs = torture_schedule(o->victim, (uint64_t)o->seed, length_ms(o), calm_ms(o), &r.wrongs);
+    r.n_wrongs = torture_schedule(o->victim, (uint64_t)o->seed, torture_length_ms(o), torture_calm_ms(o), &r.wrongs);
     if (o->save && !(r.save = fopen(o->save, "we")))
         return lab_complain("cannot write %s: %s", o->save, strerror(errno));
     int code = rack_start(&r);
@@ -483,12 +350,12 @@ static int torture(const void *options) {
     if (r.save && fclose(r.save)) code = lab_complain("cannot write %s: %s", o->save, strerror(errno));
     if (lab_interrupted) return 128 + lab_interrupted;
     if (code) return code;
-    struct sentence s = judge(&r);
+    code = rack_judge(&r);
     history_free(r.history);
-    return tell(&r, &s);
+    return code;
 }
 
-static int parse(int argc, char **argv, struct options *o) {
+static int parse(int argc, char **argv, struct torture *o) {
     enum { BACKEND = 256, MINUTES, SEED, SCHEDULE, SAVE, JSON };
     static const struct option longs[] = {{"backend", 1, NULL, BACKEND}, {"minutes", 1, NULL, MINUTES},
                                           {"seed", 1, NULL, SEED},       {"schedule", 0, NULL, SCHEDULE},
@@ -525,7 +392,7 @@ static int parse(int argc, char **argv, struct options *o) {
 }
 
 int lab_torture(int argc, char **argv) {
-    struct options o = {.minutes = 1, .seed = clock_wall_us() % 1000000};
+    struct torture o = {.minutes = 1, .seed = clock_wall_us() % 1000000};
     int code = parse(argc, argv, &o);
     if (code || o.schedule) return code ? code : print_schedule(&o);
     return lab_in_folder(torture, &o);

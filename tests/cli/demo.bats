@@ -45,3 +45,11 @@ masked() {
     run --separate-stderr -125 pawl demo vampire
     in_stderr "no demo 'vampire'"
 }
+
+@test "a story that needs servers is told by pawl-lab" {
+    [ -n "${PAWL_TEST_REDIS:-}" ] || skip "no redis-server"
+    run --separate-stderr -0 pawl demo stale-release
+    in_output "B has it"
+    grep -qE "^stale-release +plain .* broke" <<<"$output"
+    grep -qE "^ +guarded .* held|^stale-release +guarded .* held" <<<"$output"
+}

@@ -1,0 +1,103 @@
+/* torture_verdict.c: what a torture is judged by: the promises of its backend in docs/GUARANTEES.md. */
+#include "clock.h"
+#include "lab.h"
+#include "torture_rack.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t torture_calm_ms(const struct torture *o) { return 8000 + 2 * o->victim->ttl_ms; }
+int64_t torture_length_ms(const struct torture *o) { return (int64_t)(o->minutes * 60e3); }
+
+struct sentence {
+    struct history_verdict v;
+    uint64_t overlaps, admitted, stuck;
+};
+
+static int by_lock(const void *a, const void *b) {
+    const struct history_event *x = a, *y = b;
+    int r = strcmp(x->lock, y->lock);
+    return r ? r : (x->start > y->start) - (x->start < y->start);
+}
+
+/* Something went wrong between the two grants, or during the first, that the promise table admits. */
+static bool is_admitted(const struct rack *r, const struct history_event *first, const struct history_event *second) {
+    for (int i = 0; i < r->next_wrong; i++) {
+        const struct wrong *w = &r->wrongs[i];
+        int64_t at = r->began_ns + w->at_ms * NS_PER_MS;
+        if (r->o->victim->admitted & 1u << w->kind && at + w->for_ms * NS_PER_MS + 500 * NS_PER_MS > first->start &&
+            at < second->start)
+            return true;
+    }
+    return false;
+}
+
+static void count_overlaps(struct rack *r, struct sentence *s) {
+    if (r->n_holds) qsort(r->holds, (size_t)r->n_holds, sizeof *r->holds, by_lock);
+    const struct history_event *last = NULL; /* the one that lasts longest */
+    for (int i = 0; i < r->n_holds; i++) {
+        const struct history_event *h = &r->holds[i];
+        bool same = last && strcmp(last->lock, h->lock) == 0;
+        if (same && h->start < last->end) {
+            if (is_admitted(r, last, h)) s->admitted++;
+            else {
+                s->overlaps++;
+                fprintf(stderr,
+                        "  overlap: %s, token %" PRIu64 " from %.3f s to %.3f s, token %" PRIu64 " from %.3f s\n",
+                        h->lock, last->token, (double)(last->start - r->began_ns) / 1e9,
+                        (double)(last->end - r->began_ns) / 1e9, h->token, (double)(h->start - r->began_ns) / 1e9);
+            }
+        }
+        if (!same || h->end > last->end) last = h;
+    }
+}
+
+static struct sentence judge(struct rack *r) {
+    struct sentence s = {0};
+    history_check(r->history, NULL, &s.v);
+    count_overlaps(r, &s);
+    for (int i = 0; i < TORTURE_WORKERS; i++)
+        s.stuck += r->souls[i].last_grant_ns < r->began_ns + (torture_length_ms(r->o) - 8000) * NS_PER_MS;
+    return s;
+}
+
+static int tell(const struct rack *r, const struct sentence *s) {
+    uint64_t fell = s->v.faults[HISTORY_TOKEN_FELL] + s->v.faults[HISTORY_TOKEN_REPEATED],
+             stale = s->v.faults[HISTORY_STALE_WRITE];
+    uint64_t all = s->overlaps + fell + stale + s->stuck;
+    if (r->o->json) {
+        json_t *o = json_pack("{s:s,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i,s:s}", "backend",
+                              r->o->victim->name, "minutes", r->o->minutes, "seed", (json_int_t)r->o->seed, "grants",
+                              (json_int_t)r->grants, "lost", (json_int_t)r->lost, "overlaps", (json_int_t)s->overlaps,
+                              "overlaps_admitted", (json_int_t)s->admitted, "stale_accepted", (json_int_t)stale,
+                              "stale_refused", (json_int_t)r->refused, "token_regressions", (json_int_t)fell, "stuck",
+                              (json_int_t)s->stuck, "unreachable", (json_int_t)r->failed, "wrongs", r->next_wrong,
+                              "verdict", all ? "violated" : "ok");
+        json_dumpf(o, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(o);
+    } else {
+        printf("torture %s, %.1f minutes, seed %" PRId64 ": %" PRIu64 " grants (%" PRIu64 " lost), %" PRIu64
+               " busy, %" PRIu64 " unreachable, %" PRIu64 " writes accepted, %" PRIu64
+               " stale ones refused\n  went wrong:",
+               r->o->victim->name, r->o->minutes, r->o->seed, r->grants, r->lost, r->busy, r->failed, r->accepted,
+               r->refused);
+        for (int k = 0; k < WRONGS; k++)
+            if (r->done[k]) printf(" %s %d", wrong_name((enum wrong_kind)k), r->done[k]);
+        printf("\n  overlaps %" PRIu64 " (and %" PRIu64
+               " that the promise table admits), tokens that fell or repeated %" PRIu64
+               ", stale writes accepted %" PRIu64 ", stuck at the end %" PRIu64 "\n  %s\n",
+               s->overlaps, s->admitted, fell, stale, s->stuck, all ? "VIOLATED" : "ok");
+        if (*r->last_failure) printf("  last failure: %s\n", r->last_failure);
+        for (int f = 0; f < HISTORY_FAULTS; f++)
+            for (uint64_t i = 0; f != HISTORY_OVERLAP && i < s->v.faults[f] && i < HISTORY_EXAMPLES; i++)
+                printf("  %s\n", s->v.examples[f][i]);
+    }
+    return all ? LAB_FOUND : LAB_OK;
+}
+
+int rack_judge(struct rack *r) {
+    struct sentence s = judge(r);
+    return tell(r, &s);
+}
