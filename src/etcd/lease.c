@@ -6,6 +6,9 @@
 #include <stdlib.h>
 
 #define TTL_ADVISED_MS 5000
+#define TTL_MOST_S INT64_C(1000000000) /* more would overflow somewhere */
+
+static int64_t in_ms(int64_t ttl_s) { return 1000 * (ttl_s < TTL_MOST_S ? ttl_s : TTL_MOST_S); }
 
 static enum bk_says keep_alive(struct bk_session *s, int64_t id, struct bk_until until, int64_t *ret_left_ms,
                                pawl_error *error) {
@@ -20,7 +23,7 @@ static enum bk_says keep_alive(struct bk_session *s, int64_t id, struct bk_until
     int64_t ttl = answer->ttl;
     pb__lease_keep_alive_response__free_unpacked(answer, NULL);
     if (ttl <= 0) return BK_NO; /* an unknown lease is not an error there */
-    *ret_left_ms = ttl * 1000;
+    *ret_left_ms = in_ms(ttl);
     return BK_YES;
 }
 
@@ -64,7 +67,7 @@ enum bk_says lease_begin(struct bk_session *s, struct bk_life *life, struct bk_u
         pb__lease_grant_response__free_unpacked(answer, NULL);
         return nonsense(s, error);
     }
-    *ret_left_ms = answer->ttl * 1000; /* may be more than was asked for: the least is 1.5 election timeouts */
+    *ret_left_ms = in_ms(answer->ttl); /* may be more than was asked for: the least is 1.5 election timeouts */
     remark(s, life->ttl_ms, *ret_left_ms, error);
     pb__lease_grant_response__free_unpacked(answer, NULL);
     return BK_YES;

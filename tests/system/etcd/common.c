@@ -49,7 +49,7 @@ int try_it(pawl_client *c, const char *name, pawl_error *error) {
     pawl_lock *lock;
     o.wait_ms = 0;
     int code = pawl_acquire(c, name, &o, &lock, error);
-    if (code == PAWL_OK) pawl_release(lock, 1000, NULL);
+    if (code == PAWL_OK) pawl_release(lock, 5000, NULL);
     return code;
 }
 
@@ -72,8 +72,9 @@ void shell(const char *format, ...) {
 const char *etcdctl(const char *format, ...) {
     static char output[65536];
     char command[2048];
-    int n = snprintf(command, sizeof command, "ETCDCTL_API=3 timeout 20 etcdctl --endpoints=127.0.0.1:%d ",
-                     members[0].port);
+    int n =
+        snprintf(command, sizeof command,
+                 "ETCDCTL_API=3 timeout 40 etcdctl --command-timeout=20s --endpoints=127.0.0.1:%d ", members[0].port);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(command + n, sizeof command - (size_t)n, format, arguments);

