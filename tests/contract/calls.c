@@ -396,6 +396,35 @@ static void a_broken_lock_is_lost_and_the_next_token_is_higher(void **state) {
     pawl_close(b);
 }
 
+struct examined {
+    int n, unsafe;
+    char ids[64][8];
+    bool lock_is_fine;
+};
+
+static int examine(const pawl_finding *f, void *data) {
+    struct examined *all = data;
+    bool bad = f->level == PAWL_LEVEL_WARNING || f->level == PAWL_LEVEL_UNSAFE;
+    for (int i = 0; i < all->n; i++) assert_string_not_equal(all->ids[i], f->id);
+    assert_true(*f->about && *f->seen && all->n < 64);
+    if (bad != (*f->why && *f->fix)) fail_msg("%s: level %d, why '%s', fix '%s'", f->id, f->level, f->why, f->fix);
+    snprintf(all->ids[all->n++], sizeof all->ids[0], "%s", f->id);
+    if (strcmp(f->id, "C01") == 0) all->lock_is_fine = f->level < PAWL_LEVEL_UNSAFE;
+    return 0;
+}
+
+static void doctor_finds_a_lock_to_take(void **state) {
+    struct suite *suite = *state;
+    pawl_client *client = call_open(suite);
+    struct examined all = {.n = 0};
+    pawl_error error = PAWL_ERROR_INIT;
+    if (pawl_doctor(client, AWAIT_MS, examine, &all, &error)) fail_msg("pawl_doctor: %s", error.text);
+    assert_true(all.lock_is_fine);
+    assert_true(all.n >= 2);
+    assert_int_equal(call_entries(client, "pawl-doctor"), 0);
+    pawl_close(client);
+}
+
 const struct contract_case call_cases[] = {
     CASE(acquire_and_release, ALWAYS),
     CASE(nothing_is_allowed, ALWAYS),
@@ -409,6 +438,7 @@ const struct contract_case call_cases[] = {
     CASE(close_gives_back, ALWAYS),
     CASE(arguments_are_checked, ALWAYS),
     CASE(guarantees_are_told, ALWAYS),
+    CASE(doctor_finds_a_lock_to_take, ALWAYS),
     CASE(a_broken_lock_is_lost_and_the_next_token_is_higher, ALWAYS),
     {0},
 };
