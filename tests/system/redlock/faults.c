@@ -220,6 +220,47 @@ static void test_all_take_part(void **state) {
     pawl_close(a);
 }
 
+static int64_t scripts_run(void) {
+    int64_t n = 0;
+    for (int i = 0; i < N; i++) {
+        char *stats = server_redis(servers[i].port, "INFO commandstats"), *at;
+        for (const char *const *word = (const char *const[]){"cmdstat_eval:calls=", "cmdstat_evalsha:calls=", NULL};
+             *word; word++)
+            if (stats && (at = strstr(stats, *word))) n += atoll(at + strlen(*word));
+        free(stats);
+    }
+    return n;
+}
+
+/* LOCK and RELEASE, and hardly ever a SEAL: also where clients take turns, whose hints differ. */
+static void test_one_round_trip(void **state) {
+    (void)state;
+    enum { TURNS = 500 };
+    pawl_client *a[2] = {client_new(), client_new()};
+    for (int i = 0; i < 2; i++) must_release(must_take(a[i], "trip"));
+    for (int clients = 1; clients <= 2; clients++) {
+        int64_t before = scripts_run();
+        for (int i = 0; i < TURNS; i++) must_release(must_take(a[i % clients], "trip"));
+        int64_t each = 2 * N, most = TURNS * each + TURNS * N / (clients == 1 ? 100 : 5);
+        if (scripts_run() - before > most)
+            fail_msg("%d turns of %d clients took %lld scripts", TURNS, clients, (long long)(scripts_run() - before));
+    }
+    for (int i = 0; i < 2; i++) pawl_close(a[i]);
+}
+
+/* examples/redlock.c, as a user runs it. */
+static void test_example(void **state) {
+    (void)state;
+    char command[512], line[2][128] = {"", ""};
+    long long token[2] = {0, 0};
+    snprintf(command, sizeof command, REDLOCK_EXAMPLE " %s 100", url);
+    FILE *output = popen(command, "r");
+    for (int i = 0; i < 2; i++)
+        if (fgets(line[i], sizeof line[i], output)) sscanf(line[i], "turn %*d: token %lld", &token[i]);
+    assert_int_equal(pclose(output), 0);
+    assert_true(token[0] > 0 && token[1] > token[0]);
+}
+
 struct seen {
     int lost;
     char remark[512];
@@ -374,6 +415,8 @@ int main(void) {
         TEST(test_too_late),
         TEST(test_hung_minority),
         TEST(test_all_take_part),
+        TEST(test_one_round_trip),
+        TEST(test_example),
         TEST(test_wiped_instance_is_seeded),
         TEST(test_quorum_loss_is_told_in_time),
         TEST(test_majority_lost),
