@@ -24,8 +24,8 @@ static void choose(const struct mirror *m, unsigned *seed, struct chosen *ret) {
     w.resource = m->resource;
     w.lock = pick(seed, 12) ? "acct" : "acct ";
     w.token = pick(seed, 4) ? (int64_t)m->mark.token + (pick(seed, 2) ? 0 : pick(seed, 4) - 1) : odd[pick(seed, 8)];
-    w.seq =
-        m->mark.rule == PAWL_RULE_SEQ && pick(seed, 4) ? (int64_t)m->mark.seq + pick(seed, 3) - 1 : seqs[pick(seed, 9)];
+    w.seq = m->mark.rule == PAWL_RULE_SEQ && pick(seed, 4) ? (int64_t)(m->mark.seq + (uint64_t)pick(seed, 3) - 1)
+                                                           : seqs[pick(seed, 9)];
     if (m->mark.rule != PAWL_RULE_SEQ && pick(seed, 4)) w.seq = 0;
     if (ret->intent != GUARD_WRITE && pick(seed, 4)) w.seq = 0;
     w.rule = m->mark.rule && pick(seed, 8) ? PAWL_RULE_DEFAULT : pick(seed, 4);
