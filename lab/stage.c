@@ -395,7 +395,8 @@ void stage_play(const struct scenario *scenario, enum variant variant, struct st
         s->story.verdict = early;
         memcpy(s->story.why, reason, sizeof reason);
     }
-    bool breaks = variant == VARIANT_PLAIN ? scenario->plain_breaks : variant == VARIANT_PAWL && scenario->pawl_breaks;
+    enum variant played = s->story.variant; /* the argument may not survive the jump */
+    bool breaks = played == VARIANT_PLAIN ? scenario->plain_breaks : played == VARIANT_PAWL && scenario->pawl_breaks;
     s->story.expected =
         s->story.verdict == (breaks ? VERDICT_BROKE : VERDICT_HELD) || s->story.verdict == VERDICT_SKIPPED;
     *ret = s->story;

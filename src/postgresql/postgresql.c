@@ -295,6 +295,7 @@ static const struct backend postgresql_backend = {
     .end = end,
     .records = look_records,
     .evict = look_evict,
+    .doctor = look_doctor,
     .tokens = look_tokens,
     .init = session_init,
     .init_text = init_text,

@@ -104,6 +104,7 @@ enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_un
 /* look.c */
 enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
                           pawl_error *error);
+enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error); /* doctor.c */
 enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool at_once, struct bk_until until,
                         struct bk_evicted *ret, pawl_error *error);
 enum bk_says look_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,

@@ -26,6 +26,7 @@ found() { # LEVELS OPTION...: exactly that, and each finding says what to do
     local wanted=$1 all
     shift
     all=$("$PAWL" doctor --json "$@") || true
+    [ -n "$all" ]
     [ "$(jq -r '"\(.id) \(.level)"' <<<"$all" | grep -v ' ok$' | tr '\n' ' ')" = "${wanted:+$wanted }" ] || { echo "wanted $wanted, got: $all" && return 1; }
     jq -es 'map(select(.level == "warning" or .level == "unsafe") | .seen and .why and .fix) | all' <<<"$all"
 }
