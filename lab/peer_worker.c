@@ -80,9 +80,10 @@ static void make_url(const char *variant, char *url, size_t size) {
     else if (strcmp(variant, "redis") == 0) redis_url(ports, url, size);
     else if (strcmp(variant, "redlock") == 0) redlock_url(ports, url, size);
     else if (strcmp(variant, "pg") == 0) snprintf(url, size, "%s", env("FLP_PG", "postgresql://"));
+    else if (strcmp(variant, "pg-flush-off") == 0) snprintf(url, size, "%s?flush=off", env("FLP_PG", "postgresql://"));
     else if (strcmp(variant, "etcd") == 0) snprintf(url, size, "etcd://%s", env("FLP_ETCD", "127.0.0.1:2379"));
     else if (strcmp(variant, "url") == 0) snprintf(url, size, "%s", env("FLP_URL", "file:"));
-    else die("FLP_VARIANT is %s, none of file redis redlock pg etcd url", variant);
+    else die("FLP_VARIANT is %s, none of file redis redlock pg pg-flush-off etcd url", variant);
 }
 
 static pawl_client *client;
@@ -181,7 +182,10 @@ int main(void) {
     make_url(env("FLP_VARIANT", "file"), url, sizeof url);
     pawl_options options = PAWL_OPTIONS_INIT;
     options.ttl_ms = env_number("FLP_TTL_MS", "10000");
-    if (pawl_open(url, &options, &client, &error) || pawl_connect(client, 5000, &error)) die("%s", error.text);
+    if (pawl_open(url, &options, &client, &error)) die("%s", error.text);
+    int prepared = pawl_init(client, 30000, &error);
+    if (prepared && prepared != PAWL_EUNSUPPORTED) die("%s", error.text);
+    if (pawl_connect(client, 5000, &error)) die("%s", error.text);
     for (int64_t end = now_ns() + 50000000; strcmp(mode, "cycle") == 0 && now_ns() < end;) cycle_once();
     puts("ready");
     fflush(stdout);

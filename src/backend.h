@@ -32,6 +32,7 @@ struct bk_claim {
     size_t name_len;
     unsigned char owner[16]; /* random, fresh for each attempt, the same in each repeat within it */
     bool shared;
+    bool patient; /* it will wait if it is busy: who holds it may be told later */
     int64_t ttl_ms;
     const char *about;      /* for who: "host=web1&pid=4711&user=ana&command=backup&label=nightly%20run" (about.h) */
     struct bk_life *life;   /* the life that the grant will hang on; NULL where caps.life is BK_LIFE_NONE */
@@ -59,6 +60,7 @@ struct bk_busy {
     int wake_fd;      /* readable: ask again at once; belongs to the claim; -1: told through the hub, or not at all */
     bool queued;      /* the service keeps our place: a wake-up will come */
     bool foreign;     /* held by a program that is not pawl */
+    bool later;       /* a patient claim: who holds it is told by a later answer */
     char holder[256]; /* about of the holder, "" unknown */
 };
 

@@ -78,6 +78,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     int cancel_fd;              /* blocking form: the caller's */
     int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */
     bool contact;               /* the service has answered this attempt */
+    bool waiting_told;          /* the observer knows that it waits */
     bool dirty;                 /* something of the claim may be there: undo */
     bool in_waiters;            /* the hub may name it: it waits, or it is held and watched */
     bool keeper_hears;          /* the keeper listens for it, and no caller */

@@ -18,6 +18,7 @@
 #define TRIES_WITHOUT_CONTACT 2
 #define UNDO_TRIES 3
 #define NO_ROOM_MS 1000
+#define PATIENT_MS 2000
 #define LATE_GRANTS 3 /* so many grants with nothing usable left: the ttl is too short for this service */
 #define ANSWER_GRACE_MS 50
 
@@ -257,14 +258,17 @@ static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
     l->fruitless = 0;
     l->backoff_ms = 0;
     l->dirty = l->dirty || b->queued || l->claim.of || l->claim.pin;
-    if (!l->holder || strcmp(l->holder, b->holder) != 0) {
+    if (!l->holder || (strcmp(l->holder, b->holder) != 0 && (*b->holder || !b->queued))) {
         free(l->holder);
         l->holder = strdup(b->holder);
     }
     l->backend_fd = b->wake_fd;
     if (l->is_try || now >= l->give_up_ns) return lock_busy(l, false, error);
     if (c->be->caps.hub && !b->queued) want_hub(c);
-    if (first) observe(l, PAWL_WAITING, PAWL_EBUSY, l->holder);
+    if (!l->waiting_told && !b->later) {
+        l->waiting_told = true;
+        observe(l, PAWL_WAITING, PAWL_EBUSY, l->holder);
+    }
     int64_t ask_ms = later(b->ask_again_ms, 1);
     if (first && c->be->caps.session_bound) ask_ms = 0;
     l->ask_at_ns = clock_after_ms(now, ask_ms + random_between(0, ask_ms / 8));
@@ -392,6 +396,7 @@ static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *err
         return STEP_WAIT;
     }
     l->last_sent_ns = client_now(c);
+    l->claim.patient = !l->is_try && !l->contact && clock_after_ms(now, PATIENT_MS) < l->give_up_ns;
     if (code == PAWL_OK) says = c->be->take(s->bk, &l->claim, queue, until, &l->grant, &b, &own);
     bool broken = says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE);
     if (says == BK_UNKNOWN) {

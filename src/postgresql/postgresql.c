@@ -70,6 +70,7 @@ static void stop_waiting(struct bk_claim *claim) {
 
 static enum bk_says still_waiting(struct bk_session *s, const struct waiting *w, int64_t now, struct bk_busy *ret) {
     ret->queued = true;
+    ret->later = !*ret->holder && w->slices <= 1;
     ret->wake_fd = PQsocket(s->conn);
     ret->ask_again_ms = (w->answer_ns - now) / NS_PER_MS;
     return BK_NO;
@@ -127,7 +128,10 @@ static enum bk_says go_on_waiting(struct bk_session *s, struct bk_claim *claim, 
     if (now >= w->answer_ns) until.at_ns = now; /* silent beyond its slice: another connection may do better */
     enum bk_says says = question_answer(s, until, &result, error);
     if (says != BK_YES) return says;
-    if (PQgetisnull(result, 0, 0)) return send_slice(s, claim, until, ret_busy, error);
+    if (PQgetisnull(result, 0, 0)) {
+        look_holder(s, claim, until, ret_busy->holder);
+        return send_slice(s, claim, until, ret_busy, error);
+    }
     return grant(s, PQgetvalue(result, 0, 0), ret, error);
 }
 
@@ -163,9 +167,12 @@ static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct 
     if (says == BK_FAULT && !s->owes) return refused_try(s, claim, until);
     if (says != BK_YES) return says;
     if (!PQgetisnull(result, 0, 0)) return grant(s, PQgetvalue(result, 0, 0), ret, error);
+    ret_busy->ask_again_ms = POLL_LOW_MS;
+    ret_busy->later =
+        claim->patient; /* it costs several times what a lock does: who waits looks behind its first slice */
+    if (claim->patient) return BK_NO;
     look_holder(s, claim, until, ret_busy->holder);
     ret_busy->foreign = !strstr(ret_busy->holder, "pid=");
-    ret_busy->ask_again_ms = POLL_LOW_MS;
     return BK_NO;
 }
 

@@ -285,6 +285,11 @@ static void test_what_others_see(void **state) {
     char pid[16];
     snprintf(pid, sizeof pid, "%d", (int)getpid());
     assert_non_null(strstr(holding_error.text, pid)); /* who holds it */
+    static const int64_t waits_ms[] = {300, 2300};    /* looked for at once, and behind the first slice */
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(take(b, "shown", waits_ms[i], &lock), PAWL_ETIMEOUT);
+        assert_non_null(strstr(holding_error.text, pid));
+    }
     let_go(held);
     PGconn *conn = sql_dial(server.port, "application_name=psql");
     sql_does(conn, "SELECT pg_advisory_lock(hashtextextended('shown', 0))");
