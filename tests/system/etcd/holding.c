@@ -181,6 +181,34 @@ static void test_a_short_ttl_is_remarked(void **state) {
     pawl_close(c);
 }
 
+static bool it_works(void *data) { return access(data, R_OK) == 0; }
+
+/* The command hears nothing of TERM, and is dead all the same before its lease can have ended. */
+static void test_a_frozen_service_never_lets_the_command_outlive_the_lease(void **state) {
+    (void)state;
+    char acts[96], text[1024] = "", last[32] = "";
+    snprintf(acts, sizeof acts, "%s/acts", members[0].dir);
+    snprintf(text, sizeof text,
+             "%s run -t 3s -u '%s' n -- sh -c 'trap \"\" TERM; while :; do date +%%s%%6N >%s; sleep 0.02; done' "
+             "2>/dev/null; echo $?",
+             getenv("PAWL_BIN"), url, acts);
+    FILE *run = popen(text, "r");
+    assert_non_null(run);
+    assert_true(server_until(it_works, acts, 5000));
+    poll(NULL, 0, 1500); /* into the time between two renewals */
+    int64_t froze_us = clock_wall_us();
+    server_kill(&members[0], SIGSTOP);
+    assert_non_null(fgets(text, sizeof text, run));
+    pclose(run);
+    server_kill(&members[0], SIGCONT);
+    FILE *file = fopen(acts, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(last, sizeof last, file));
+    fclose(file);
+    assert_string_equal(text, "122\n");
+    assert_in_range(atoll(last), froze_us, froze_us + 3000000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_the_lease_is_kept_and_given_back, one, teardown),
@@ -190,6 +218,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_lock_gets_the_deadline_that_its_lease_has, one, teardown),
         cmocka_unit_test_setup_teardown(test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_failed_try_leaves_no_key_and_no_lease, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_frozen_service_never_lets_the_command_outlive_the_lease, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_larger_least_ttl_is_used_and_told, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_short_ttl_is_remarked, one, teardown),
     };
