@@ -18,6 +18,7 @@ struct plain {
 extern const struct plain plain_redis; /* SET NX PX, polling; compare-and-delete */
 extern const struct plain plain_del;   /* the same, released with DEL */
 extern const struct plain plain_setnx; /* SETNX, then EXPIRE: two requests */
+extern const struct plain plain_wait;  /* SET NX PX, then WAIT for a replica */
 extern const struct plain plain_redlock;
 extern const struct plain plain_postgresql; /* pg_advisory_lock in a session */
 extern const struct plain plain_etcd; /* lease, Txn, the token read afterwards; renews through its first endpoint */

@@ -155,6 +155,23 @@ static int take_setnx(void *client, const char *name, int64_t wait_ms, int64_t *
 
 const struct plain plain_setnx = {"SETNX, then EXPIRE", open_client, take_setnx, release, close_client};
 
+static int once_wait(void *of, const char *name, int64_t *ret_token, pawl_error *error) {
+    struct client *c = of;
+    new_value(c, name);
+    *ret_token = 0;
+    int r = set(c, 0);
+    if (r != 1 || said(command(c, 0, "WAIT 1 300")) == 1) return outcome(r, error);
+    release(c, NULL);
+    return error_set(error, PAWL_EUNREACHABLE, NULL, "no replica has it");
+}
+
+static int take_wait(void *client, const char *name, int64_t wait_ms, int64_t *ret_token, pawl_error *error) {
+    return plain_poll(once_wait, client, name, wait_ms, ret_token, error);
+}
+
+const struct plain plain_wait = {"SET NX PX, then WAIT 1: not held unless a replica has it", open_client, take_wait,
+                                 release, close_client};
+
 /* A majority within the time that is left, minus the drift that the algorithm allows for; else undo everywhere. */
 static int once_redlock(void *of, const char *name, int64_t *ret_token, pawl_error *error) {
     struct client *c = of;

@@ -13,6 +13,7 @@
     X(herd)                                                                                                            \
     X(redis_clock)                                                                                                     \
     X(redis_failover)                                                                                                  \
+    X(redis_failover_wait)                                                                                             \
     X(redlock_clock)                                                                                                   \
     X(redlock_partition)                                                                                               \
     X(redlock_restart)                                                                                                 \

@@ -156,7 +156,10 @@ void server_kill(struct server *s, int signal) {
     if (!s->pid) return;
     kill(s->pid, signal);
     if (signal == SIGSTOP || signal == SIGCONT) return;
-    while (waitpid(s->pid, NULL, 0) < 0 && errno == EINTR) {
+    int64_t end = clock_after_ms(clock_now_ns(), 5000);
+    while (waitpid(s->pid, NULL, WNOHANG) == 0) { /* PostgreSQL may miss a SIGQUIT while it starts */
+        if (clock_now_ns() > end) kill(s->pid, SIGKILL);
+        poll(NULL, 0, 2);
     }
     s->pid = 0;
 }

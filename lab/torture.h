@@ -30,6 +30,7 @@ struct wrong {
 struct victim {
     const char *name;
     int servers;
+    int fragile; /* so many of them, the first ones, are restarted and lose their memory */
     int64_t ttl_ms;
     unsigned wrongs;   /* bits: what is done */
     unsigned admitted; /* bits: what may let two hold a lock, as docs/GUARANTEES.md says */

@@ -38,6 +38,7 @@ static void forget_redis(struct server *server) { free(server_redis(server->port
 static const struct victim file = {.name = "file", .ttl_ms = 2000, .wrongs = WORKERS, .start = start_nothing};
 static const struct victim redis = {.name = "redis",
                                     .servers = 1,
+                                    .fragile = 1,
                                     .ttl_ms = 1000,
                                     .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART) | BIT(FORGET),
                                     .admitted = BIT(FORGET),
@@ -45,6 +46,7 @@ static const struct victim redis = {.name = "redis",
                                     .forget = forget_redis};
 static const struct victim redlock = {.name = "redlock",
                                       .servers = 5,
+                                      .fragile = 2, /* a majority without its memory waits for pawl init --floor */
                                       .ttl_ms = 1500,
                                       .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART) | BIT(FORGET),
                                       .admitted = BIT(FORGET),
@@ -52,12 +54,14 @@ static const struct victim redlock = {.name = "redlock",
                                       .forget = forget_redis};
 static const struct victim postgresql = {.name = "postgresql", /* a lock lives as long as its session */
                                          .servers = 1,
+                                         .fragile = 1,
                                          .ttl_ms = 2000,
                                          .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART),
                                          .admitted = BIT(CUT) | BIT(SILENCE) | BIT(RESTART) | BIT(STOP),
                                          .start = start_postgres};
 static const struct victim etcd = {.name = "etcd",
                                    .servers = 3,
+                                   .fragile = 3,
                                    .ttl_ms = 5000,
                                    .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART),
                                    .start = start_etcd};
@@ -95,7 +99,9 @@ int torture_schedule(const struct victim *victim, uint64_t seed, int64_t ms, int
         while (!(victim->wrongs & 1u << w.kind));
         w.for_ms = between(&state, 20, w.kind == WRONG_DELAY ? 400 : victim->ttl_ms * 2);
         bool network = NETWORK & 1u << w.kind;
-        int targets = w.kind <= WRONG_KILL ? TORTURE_WORKERS : victim->servers + network;
+        int targets = w.kind <= WRONG_KILL      ? TORTURE_WORKERS
+                      : w.kind >= WRONG_RESTART ? victim->fragile
+                                                : victim->servers + network;
         w.target = (int)(torture_random(&state) % (uint64_t)targets);
         if (at + w.for_ms > ms - calm_ms) break;
         all = realloc(all, ((size_t)n + 1) * sizeof *all);

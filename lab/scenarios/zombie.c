@@ -36,4 +36,7 @@ const struct scenario scenario_zombie = {.name = "zombie",
                                          .quick = true,
                                          .play = play_short};
 const struct scenario scenario_zombie_long = {
-    .name = "zombie-long", .title = "the same with a usual lease (ttl 10 s, pause 15 s)", ZOMBIE, .play = play_long};
+    .name = "zombie-long",
+    .title = "a holder is paused for longer than a usual lease (ttl 10 s, pause 15 s)",
+    ZOMBIE,
+    .play = play_long};
