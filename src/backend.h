@@ -37,7 +37,7 @@ struct bk_claim {
     const char *about;      /* for who: "host=web1&pid=4711&user=ana&command=backup&label=nightly%20run" (about.h) */
     struct bk_life *life;   /* the life that the grant will hang on; NULL where caps.life is BK_LIFE_NONE */
     struct bk_session *pin; /* set by the backend while the claim waits in that very session; NULL: any session */
-    void *of;               /* the backend's while the claim waits; gone after YES, or after forget said YES */
+    void *of;               /* the backend's while the claim waits; nothing to free after YES, or after forget said YES */
 };
 
 /* What is renewed. One a lock, or one a ttl that many grants hang on. */
