@@ -241,7 +241,7 @@ static void test_without_tokens(void **state) {
                     *b = client_of(with(url, "token=off%s", modes[i]), 0);
         pawl_lock *held = hold(a, name), *lock;
         int64_t ids = sql_number(conn, "SELECT txid_snapshot_xmax(txid_current_snapshot())");
-        int lines = log_lines(&server);
+        int errors = log_errors(&server);
         assert_int_equal(pawl_token(held), 0);
         assert_int_equal(take(b, name, 1500, &lock), PAWL_ETIMEOUT); /* one slice of a second ends in it */
         let_go(held);
@@ -257,7 +257,7 @@ static void test_without_tokens(void **state) {
         assert_int_equal(event.type, PAWL_GRANTED);
         let_go(lock);
         assert_int_equal(sql_number(conn, "SELECT txid_snapshot_xmax(txid_current_snapshot())"), ids);
-        assert_int_equal(log_lines(&server), lines);
+        assert_int_equal(log_errors(&server), errors);
         pawl_close(a);
         pawl_close(b);
     }

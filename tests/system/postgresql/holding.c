@@ -67,13 +67,13 @@ int64_t advisory(int port, bool granted) {
     return n;
 }
 
-int log_lines(const struct server *server) {
-    char path[128];
-    int lines = 0;
+int log_errors(const struct server *server) {
+    char path[128], line[1024];
+    int errors = 0;
     snprintf(path, sizeof path, "%s/log", server->dir);
     FILE *file = fopen(path, "r");
     assert_non_null(file);
-    for (int c; (c = getc(file)) != EOF;) lines += c == '\n';
+    while (fgets(line, sizeof line, file)) errors += strstr(line, "ERROR:") != NULL;
     fclose(file);
-    return lines;
+    return errors;
 }

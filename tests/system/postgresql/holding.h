@@ -30,6 +30,6 @@ bool lost_within(pawl_lock *lock, int64_t ms);
 int64_t ms_since(int64_t start_ns);
 /* Advisory locks that the server has: granted, or waited for. */
 int64_t advisory(int port, bool granted);
-/* Lines in the server's log. */
-int log_lines(const struct server *server);
+/* Statements that the server's log says failed. */
+int log_errors(const struct server *server);
 #endif
