@@ -315,29 +315,31 @@ void worker_resume(struct stage *s, struct worker *w) {
     worker_signal(w, SIGCONT);
 }
 
-static void dead(struct stage *s, struct worker *w, const char *how) {
-    int64_t now = clock_now_ns();
+/* at: before it was killed, since the kernel may free its lock at once. */
+static void dead(struct stage *s, struct worker *w, int64_t at, const char *how) {
     struct actor *a = actor_of(w);
-    if (a->wait >= 0) s->story.spans[a->wait].to = now, s->story.spans[a->wait].outcome = HISTORY_CANCELLED;
+    if (a->wait >= 0) s->story.spans[a->wait].to = at, s->story.spans[a->wait].outcome = HISTORY_CANCELLED;
     a->wait = -1;
-    end_hold(s, a, now, HISTORY_KILLED);
-    snprintf(story_point(&s->story, POINT_KILLED, w->name, now)->text, 160, "%s", how);
+    end_hold(s, a, at, HISTORY_KILLED);
+    snprintf(story_point(&s->story, POINT_KILLED, w->name, at)->text, 160, "%s", how);
     stage_say(s, "%s %s", w->name, how);
 }
 
 void worker_kill(struct stage *s, struct worker *w) {
+    int64_t at = clock_now_ns();
     worker_signal(w, SIGKILL);
-    dead(s, w, "is killed (SIGKILL)");
+    dead(s, w, at, "is killed (SIGKILL)");
 }
 
 void worker_vanish(struct stage *s, struct worker *w) {
     struct answer answer;
-    stage_wait(s,
-               600); /* the last answer's acknowledgement has gone: else the server would send it again, and be told */
+    /* Until the last acknowledgement has gone: else the server would send its answer again, and be told. */
+    stage_wait(s, 600);
+    int64_t at = clock_now_ns();
     worker_send(w, &(struct order){.does = WORKER_VANISH});
     if (worker_answer(w, 5000, &answer)) stage_skip(s, "%s cannot vanish: %s", w->name, answer.text);
     worker_signal(w, SIGKILL);
-    dead(s, w, "vanishes with its host: nobody is told");
+    dead(s, w, at, "vanishes with its host: nobody is told");
 }
 
 /* --- the play --- */

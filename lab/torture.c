@@ -192,8 +192,8 @@ static void do_wrong(struct rack *r, const struct wrong *w, int64_t now) {
         s->stopped_until_ns = until;
         return;
     case WRONG_KILL:
+        end_hold(r, s, clock_now_ns(), HISTORY_KILLED); /* before: the kernel may free its lock at once */
         worker_signal(&s->worker, SIGKILL);
-        end_hold(r, s, clock_now_ns(), HISTORY_KILLED);
         worker_end(&s->worker);
         born(r, s);
         return;
