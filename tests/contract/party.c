@@ -86,7 +86,8 @@ bool party_take(struct suite *suite, struct party *party, bool queue) {
     pawl_error error = PAWL_ERROR_INIT;
     const struct backend *backend = suite->backend;
     if (queue && backend->caps.hub && !party->hub)
-        party->hub = yes(backend->hub_open(party->bk, soon(), &error), "hub_open", &error);
+        party->hub = backend->hub_fd(party->bk) >= 0 || /* of the party beside it */
+                     yes(backend->hub_open(party->bk, soon(), &error), "hub_open", &error);
     struct bk_grant grant = {0};
     bool waited = party->claim.of;
     int64_t left_ms;

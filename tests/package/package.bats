@@ -86,12 +86,12 @@ int main(void) {
 }
 EOF
     # shellcheck disable=SC2046
-    cc -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$BATS_TEST_TMPDIR/p" "$BATS_TEST_TMPDIR/p.c" \
+    cc ${CFLAGS:-} -std=c11 -Wall -Wextra -Wpedantic -Werror -o "$BATS_TEST_TMPDIR/p" "$BATS_TEST_TMPDIR/p.c" \
         $(pkg-config --cflags --libs libpawl-postgres) $(env -u PKG_CONFIG_SYSROOT_DIR pkg-config --cflags --libs libpq)
     "$BATS_TEST_TMPDIR/p"
     command -v c++ || return 0
     # shellcheck disable=SC2046
-    c++ -Wall -Wextra -Werror -x c++ -o "$BATS_TEST_TMPDIR/pp" "$BATS_TEST_TMPDIR/p.c" -x none \
+    c++ ${CFLAGS:-} -Wall -Wextra -Werror -x c++ -o "$BATS_TEST_TMPDIR/pp" "$BATS_TEST_TMPDIR/p.c" -x none \
         $(pkg-config --cflags --libs libpawl-postgres) $(env -u PKG_CONFIG_SYSROOT_DIR pkg-config --cflags --libs libpq)
     "$BATS_TEST_TMPDIR/pp"
 }

@@ -31,7 +31,7 @@ static ssize_t body(nghttp2_session *session, int32_t id, uint8_t *buffer, size_
     size_t n = PREFIX + length - *sent < size ? PREFIX + length - *sent : size;
     for (size_t i = 0; i < n; i++) {
         size_t at = *sent + i;
-        buffer[i] = at == 0 ? 0 : at < PREFIX ? (uint8_t)(length >> 8 * (PREFIX - 1 - at)) : 'x';
+        buffer[i] = (uint8_t)(at == 0 ? 0 : at < PREFIX ? length >> 8 * (PREFIX - 1 - at) : 'x');
     }
     *sent += n;
     if (*sent == PREFIX + length) {
