@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -20,9 +21,10 @@ enum { STACK = 64 * 1024, RESTING_MOST = 8 };
 struct wait {
     struct lockfile file; /* fd -1: none, it rests */
     bool shared;
-    int fd;      /* eventfd */
-    int error;   /* written before the eventfd is */
-    sem_t begin; /* posted once a wait, and once to quit */
+    int fd;           /* eventfd; drained when the next wait begins */
+    int error;        /* written before over */
+    atomic_bool over; /* set before the eventfd is written */
+    sem_t begin;      /* posted once a wait, and once to quit */
     bool quit;
     pthread_t thread;
     struct waits *all;
@@ -59,6 +61,7 @@ static void *run(void *data) {
         while (sem_wait(&wait->begin) != 0) continue;
         if (wait->quit) return NULL;
         wait_for(wait);
+        atomic_store(&wait->over, true);
         eventfd_write(wait->fd, 1);
     }
 }
@@ -143,6 +146,9 @@ int wait_start(struct waits *all, const struct lockfile *file, bool shared, stru
         lockfile_close(&copy);
         return code;
     }
+    eventfd_t last;
+    eventfd_read(wait->fd, &last);
+    wait->over = false;
     wait->file = copy;
     wait->shared = shared;
     wait->all = all;
@@ -163,8 +169,7 @@ struct lockfile *wait_file(struct wait *wait) {
 
 bool wait_collect(struct wait *wait, struct lockfile *ret, int *ret_errno) {
     struct waits *all = wait->all;
-    eventfd_t over;
-    if (eventfd_read(wait->fd, &over) != 0) return false;
+    if (!atomic_load(&wait->over)) return false;
     *ret = wait->file;
     *ret_errno = wait->error;
     wait->file.fd = -1;
