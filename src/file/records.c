@@ -183,8 +183,14 @@ static bool look(struct place *place, const char *file, const char *name, const 
     char own_name[NAME_MAX_LOCK + 1] = "";
     bool go_on = true;
     int fd = openat(place->fd, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0) return true;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_size == 0 || lockfile_headed(fd))) {
+    /* Who may not read it can still be told what the kernel knows. */
+    if (fd < 0 && (errno == EACCES || errno == EPERM) && fstatat(place->fd, file, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        S_ISREG(st.st_mode)) {
+        if (!name && name_decode(file, own_name)) name = own_name;
+        add_foreign(locks, &st, &found);
+        if (name) go_on = show(name, &found, each, data);
+    }
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_size == 0 || lockfile_headed(fd))) {
         if (!name && name_is_short(file) && lockfile_name(fd, own_name)) name = own_name;
         if (!name && name_decode(file, own_name)) name = own_name;
         int slots = lockfile_slots(st.st_size);
@@ -193,7 +199,7 @@ static bool look(struct place *place, const char *file, const char *name, const 
         add_foreign(locks, &st, &found);
         if (name) go_on = show(name, &found, each, data);
     }
-    close(fd);
+    if (fd >= 0) close(fd);
     free(found.all);
     return go_on;
 }

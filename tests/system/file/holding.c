@@ -317,6 +317,33 @@ static void records_of_the_living_only(void **state) {
     party_close(&watcher);
 }
 
+/* Held is held, also for somebody who may not read the file. */
+static void records_for_those_who_may_not_read(void **state) {
+    (void)state;
+    struct party party;
+    struct seen seen[8];
+    int status;
+    if (geteuid() != 0) skip();
+    assert_int_equal(chmod(dir, 0755), 0);
+    party_open(&party, dir, "x");
+    for (int held = 0; held < 2; held++) {
+        if (held) assert_int_equal(party_take(&party, false), BK_YES);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct party stranger;
+            if (setgroups(0, NULL) || setgid(5001) || setuid(5001)) _exit(98);
+            party_open(&stranger, dir, "x");
+            int n = party_records(&stranger, "x", seen, 8);
+            _exit(n == party_records(&stranger, NULL, seen + n, 8 - n) && (n == 0 || strstr(seen[0].about, "pid="))
+                      ? n
+                      : 97);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, held << 8);
+    }
+    party_close(&party);
+}
+
 static void records_of_waiters_and_readers(void **state) {
     (void)state;
     struct party reader[2], waiter[3], watcher;
@@ -428,6 +455,7 @@ int main(void) {
         TEST(users_share_a_directory_of_their_group),
         TEST(elsewhere_files_are_private),
         TEST(records_of_the_living_only),
+        TEST(records_for_those_who_may_not_read),
         TEST(records_of_waiters_and_readers),
         TEST(looking_never_makes_a_try_fail),
         TEST(names),
