@@ -230,7 +230,9 @@ static int read_file(const char *file, const char *profile, bool must, struct co
     bool secret = false;
     FILE *in = fopen(file, "re");
     if (!in && !must && (errno == ENOENT || errno == ENOTDIR)) return 0;
-    if (!in) return complain(EXIT_FAILED, NULL, "cannot read the configuration %s: %s", file, strerror(errno));
+    if (!in)
+        return complain(EXIT_FAILED, NULL, "cannot read the configuration %s: %s (HOME or PAWL_CONFIG names it)", file,
+                        strerror(errno));
     int code = read_lines(in, profile, &section, &secret);
     if (code == 0 && ferror(in))
         code = complain(EXIT_FAILED, NULL, "cannot read the configuration %s: %s", file, strerror(errno));

@@ -74,7 +74,7 @@ static void eviction(const struct looking *l) {
 static void memory(const struct looking *l) {
     char seen[96];
     long long most = number(l, "maxmemory"), used = number(l, "used_memory"), percent = most ? used * 100 / most : 0;
-    if (most) snprintf(seen, sizeof seen, "%lld %% of maxmemory is used", percent);
+    if (most) snprintf(seen, sizeof seen, "%lld bytes are used, maxmemory is %lld", used, most);
     else snprintf(seen, sizeof seen, "no limit is set");
     tell(l, "R04", percent >= 90 ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "memory", seen,
          "a full Redis grants no new lock", "raise maxmemory, or give locks an instance of their own");

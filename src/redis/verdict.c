@@ -29,7 +29,7 @@ static const struct row {
     {"CROSSSLOT", BK_FAULT, PAWL_EUNSUPPORTED, "Redis Cluster is not supported; use a single primary, or redlock:"},
     {"CLUSTERDOWN", BK_FAULT, PAWL_EUNSUPPORTED, "Redis Cluster is not supported; use a single primary, or redlock:"},
     {"WRONGTYPE", BK_FAULT, PAWL_EUNSAFE,
-     "a key of that name holds something else than a lock; choose another name or prefix"},
+     "the lock's key, or the counter (PREFIX%n), holds something that is not pawl's; choose another name or prefix"},
     {"PAWLNUMBERS", BK_FAULT, PAWL_EUNSAFE, "the key '<prefix>%n' was not written by pawl; choose another prefix"},
     {"PAWLRECORD", BK_FAULT, PAWL_EUNSAFE, "the key holds something else than a guard's record; it is left alone"},
     {"PAWLCLOCK", BK_FAULT, PAWL_EUNSAFE,

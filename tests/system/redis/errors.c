@@ -215,7 +215,7 @@ static void test_wrong_type(void **state) {
     command(server.port, "HSET pawl:probe a b");
     assert_int_equal(probe_renew(&p), BK_NO);
     assert_int_equal(probe_release(&p), BK_NO);
-    says(probe_take(&p, false), BK_FAULT, PAWL_EUNSAFE, "something else than a lock");
+    says(probe_take(&p, false), BK_FAULT, PAWL_EUNSAFE, "something that is not pawl");
     assert_int_equal(server_redis_int(server.port, "HEXISTS pawl:probe a"), 1);
 }
 
