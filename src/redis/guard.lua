@@ -7,7 +7,7 @@
 -- no-record. The record is a hash; nothing is changed unless OK is returned.
 -- The first block is the usual put, of a holder that has written or comes next, before any function is made.
 local R, VERB, LOCK, TOKEN, SEQ, RULE, BY = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-if VERB == 'put' and SEQ == '0' and RULE == '' and #TOKEN == 16 and not KEYS[3] then
+if VERB == 'put' and SEQ == '0' and RULE == '' and #TOKEN == 16 and not string.find(TOKEN, '%D') and not KEYS[3] then
   local m = redis.call('HMGET', R, 'token', 'lock', 'rule', 'used', 'service')
   local token = m[1]
   if m[2] == LOCK and m[3] == 'ge' and m[4] == '1' and m[5] == ARGV[7] and #token == 16 and token <= TOKEN

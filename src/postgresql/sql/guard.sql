@@ -23,7 +23,7 @@ CREATE OR REPLACE FUNCTION pawl.guard_step(verb text, resource text, lock text, 
   OUT mark_at bigint, OUT mark_service text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE r text; same boolean; counts boolean; is_used boolean; next_seq bigint; next_service text;
 BEGIN
-  IF octet_length(resource) NOT BETWEEN 1 AND 512 OR octet_length(lock) NOT BETWEEN 1 AND 512 THEN
+  IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 512 OR coalesce(octet_length(lock), 0) NOT BETWEEN 1 AND 512 THEN
     RAISE EXCEPTION 'pawl: a resource and a lock have names of 1 to 512 bytes' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
@@ -74,6 +74,10 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE s record; me text; code text;
 BEGIN
   me := coalesce(writer, pawl.worker());
+  IF resource IS NULL THEN
+    RAISE EXCEPTION 'pawl: a row without a resource: the expression that names it gives NULL; nothing was changed'
+      USING ERRCODE = 'null_value_not_allowed', HINT = 'Protect the table again, with an expression that is never NULL: coalesce(...).';
+  END IF;
   IF lock IS NULL OR token IS NULL THEN
     RAISE EXCEPTION 'pawl: % is guarded, and % brought no token: nothing was changed', quote_literal(resource), me
       USING ERRCODE = 'PW003', DETAIL = json_build_object('resource', resource, 'worker', me)::text,
@@ -98,11 +102,13 @@ BEGIN
     HINT = CASE WHEN s.answer = 'stale' AND s.mark_service <> '' AND current_setting('pawl.service', true) <> s.mark_service
       THEN format('Moved from another service: that one is of %s:, this one of %s:. Lift the numbers at the new home: pawl token advance --to %s.',
         s.mark_service, current_setting('pawl.service', true), s.mark_token)
-      ELSE 'Nothing was changed. Whoever has the lock now has a higher token: this one was lost.' END;
+      WHEN s.answer = 'stale' THEN 'Nothing was changed. Whoever has the lock now has a higher token: this one was lost.'
+      ELSE 'Nothing was changed.' END;
 END $$;
 
 -- In the caller's transaction, before it writes what the resource stands for: returns the token, or refuses. An equal token
 -- shares the mark with others of the same holder and writes nothing; a later holder waits until these transactions end.
+-- Alone in its transaction (autocommit) it only seals: what is written afterwards is not guarded by it.
 -- Every operator has its schema, because SET search_path would cost as much as the rest.
 CREATE OR REPLACE FUNCTION pawl.guard(resource text, lock text, token bigint, seq bigint DEFAULT 0, writer text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
@@ -148,8 +154,7 @@ $$ WITH RECURSIVE f AS (SELECT target::oid AS id UNION SELECT i.inhrelid FROM pg
    SELECT c.oid::regclass, c.relispartition AND c.oid <> target::oid FROM f JOIN pg_class c ON c.oid = f.id WHERE c.relkind IN ('r', 'p') $$;
 
 CREATE OR REPLACE FUNCTION pawl.protector(target regclass) RETURNS text LANGUAGE sql STABLE AS
-$$ SELECT 'protect_' || left(md5(n.nspname || '.' || c.relname), 20) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-   WHERE c.oid = target $$;
+$$ SELECT 'protect_' || target::oid $$; -- the table may be renamed, and another one get its name
 
 -- resource: an SQL expression over the columns of a row; else TABLE:KEY, where KEY is the primary key, of several columns in the
 -- form of a row. TABLE has its schema before it unless that is public.
@@ -158,6 +163,9 @@ SET client_min_messages = warning AS $$
 DECLARE c record; keys text[]; plain boolean := true; prefix text; v text; e text[]; m record; fn text := pawl.protector(target);
 BEGIN
   SELECT k.relkind, k.relname, n.nspname INTO c FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace WHERE k.oid = target;
+  IF c.nspname = 'pawl' THEN
+    RAISE EXCEPTION 'pawl: % is a table of pawl''s own', target USING ERRCODE = 'wrong_object_type';
+  END IF;
   IF c.relkind NOT IN ('r', 'p') THEN
     RAISE EXCEPTION 'pawl: % is not a table', target USING ERRCODE = 'wrong_object_type';
   END IF;
@@ -193,7 +201,7 @@ BEGIN
   END IF;
   IF TG_OP <> 'DELETE' THEN
     now := %s;
-    IF now IS DISTINCT FROM was THEN n := pawl.guard(now, l, n); END IF;
+    IF now IS DISTINCT FROM was OR now IS NULL THEN n := pawl.guard(now, l, n); END IF;
   END IF;
   RETURN NULL;
 END $body$, e[1], e[2]));

@@ -250,6 +250,24 @@ static void test_resource_expression_and_composite_keys(void **state) {
        "t.pair:(\"x,y\",\"2026-01-02 03:04:05+00\")");
 }
 
+/* A row must have a resource; a table may be renamed; pawl's own tables are not to be protected. */
+static void test_rows_without_a_resource_and_renamed_tables(void **state) {
+    (void)state;
+    sql_does(a,
+             "CREATE TABLE loose (id int PRIMARY KEY, owner text); SELECT pawl.protect('loose', '''acct '' || owner')");
+    with(a, "l", 7, "INSERT INTO loose VALUES (1, 'ana')");
+    sql_refuses(a, "INSERT INTO loose VALUES (2, NULL)", "22004", "without a resource");
+    refused(a, "l", 8, "INSERT INTO loose VALUES (2, NULL)", "22004", "without a resource");
+    refused(a, "l", 8, "UPDATE loose SET owner = NULL", "22004", "without a resource");
+    sql_does(a,
+             "CREATE TABLE sw (id int PRIMARY KEY, v int); SELECT pawl.protect('sw', '''old '' || v');"
+             "ALTER TABLE sw RENAME TO sw_old; CREATE TABLE sw (id int PRIMARY KEY, v int); SELECT pawl.protect('sw')");
+    with(a, "l", 9, "INSERT INTO sw_old VALUES (1, 5)");
+    is("SELECT string_agg(resource, ', ') FROM pawl.guarded WHERE token = 9", "old 5");
+    sql_does(a, "SELECT pawl.unprotect('sw'), pawl.unprotect('sw_old'); INSERT INTO sw_old VALUES (2, 2)");
+    sql_refuses(a, "SELECT pawl.protect('pawl.guarded')", "42809", "pawl's own");
+}
+
 static void test_partitions_inheritance_conflicts_and_copy(void **state) {
     (void)state;
     sql_does(a, "CREATE TABLE p (id int, n int, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
@@ -404,6 +422,7 @@ int main(void) {
                                        T(test_a_protected_table),
                                        T(test_quoting),
                                        T(test_resource_expression_and_composite_keys),
+                                       T(test_rows_without_a_resource_and_renamed_tables),
                                        T(test_partitions_inheritance_conflicts_and_copy),
                                        T(test_roles),
                                        T(test_refusals_are_kept),
