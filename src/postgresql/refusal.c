@@ -36,10 +36,6 @@ int refusal(const PGresult *result, const char *node, pawl_error *error) {
             advice = rows[i].advice;
             break;
         }
-    if (strncmp(state, "42", 2) == 0 && advice && text && !strstr(text, "pawl.")) { /* of the caller's own tables */
-        code = PAWL_EINVALID;
-        advice = NULL;
-    }
     return error_set(error, code, node, "%s: %.280s (%s)%s%s", node, text ? text : "no text", state, advice ? ": " : "",
                      advice ? advice : "");
 }
