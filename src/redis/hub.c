@@ -7,14 +7,11 @@
 #include "verdict.h"
 #include <ctype.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -57,15 +54,6 @@ static void end(struct hub *h, bool quiet) {
     if (h->timer_fd >= 0) close(h->timer_fd);
     free(h->looks);
     free(h);
-}
-
-/* Nothing is ever asked here, so nothing but this finds out that the host at the other end is gone. A unix socket has
- * no such options, and needs none. */
-static void keep_alive(int fd) {
-    int idle_s = 5, interval_s = 2, probes = 3;
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
 /* SUBSCRIBE is answered before anybody queues, so that no message can be missed. */
@@ -114,7 +102,7 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
         return says;
     }
     hub_close(bk, false);
-    keep_alive(h->wire.fd);
+    wire_keep_alive(&h->wire);
     h->server = hash(run_id);
     h->armed_ns = INT64_MAX;
     bk->hub = h;

@@ -2,6 +2,8 @@
 #include "clock.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +46,13 @@ void wire_close(struct wire *w, bool quiet) {
     free(w->out);
     memset(w, 0, sizeof *w);
     w->fd = -1;
+}
+
+void wire_keep_alive(struct wire *w) {
+    int idle_s = 5, interval_s = 2, probes = 3;
+    setsockopt(w->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(w->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(w->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
 void arg_text(struct args *a, const char *value) { arg(a, value, strlen(value)); }

@@ -29,6 +29,9 @@ struct args {
 bool wire_open(struct wire *w, int fd, struct tls *tls, const char *node);
 /* quiet: says no TLS goodbye (after fork). */
 void wire_close(struct wire *w, bool quiet);
+/* For a connection on which nothing is ever asked: only this finds out that the host at the other end is gone. A unix
+ * socket has no such options, and needs none. */
+void wire_keep_alive(struct wire *w);
 
 static inline void arg(struct args *a, const char *value, size_t length) {
     a->value[a->n] = value;

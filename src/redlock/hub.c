@@ -9,13 +9,10 @@
 #include "redlock.h"
 #include <ctype.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -48,14 +45,6 @@ static void end(struct hub *h, bool quiet) {
 
 /* --- opening --- */
 
-/* Nothing is ever asked here, so nothing but this finds out that the host at the other end is gone. */
-static void keep_alive(int fd) {
-    int idle_s = 5, interval_s = 2, probes = 3;
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-}
-
 /* SUBSCRIBE is answered by a quorum before anybody queues. */
 static enum bk_says subscribe(struct bk *bk, struct hub *h, struct bk_until until, pawl_error *error) {
     struct question q = {.args.n = 0};
@@ -74,7 +63,7 @@ static enum bk_says subscribe(struct bk *bk, struct hub *h, struct bk_until unti
         if (reply->type == REDIS_REPLY_ERROR) {
             verdict(&p->wire, reply->str, &p->why);
         } else if (epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, p->wire.fd, &event) == 0) {
-            keep_alive(p->wire.fd);
+            wire_keep_alive(&p->wire);
             n++;
         }
         freeReplyObject(reply);
