@@ -166,8 +166,10 @@ void skew_set(const struct server *s, int64_t ms) {
 void server_kill(struct server *s, int signal) {
     if (!s->pid) return;
     kill(s->pid, signal);
+    int64_t end = clock_after_ms(clock_now_ns(), signal == SIGSTOP ? 1000 : 5000);
+    if (signal == SIGSTOP) /* until its last thread stands still; if it did before, nothing tells */
+        while (waitpid(s->pid, NULL, WUNTRACED | WNOHANG) == 0 && clock_now_ns() < end) poll(NULL, 0, 1);
     if (signal == SIGSTOP || signal == SIGCONT) return;
-    int64_t end = clock_after_ms(clock_now_ns(), 5000);
     while (waitpid(s->pid, NULL, WNOHANG) == 0) { /* PostgreSQL may miss a SIGQUIT while it starts */
         if (clock_now_ns() > end) kill(s->pid, SIGKILL);
         poll(NULL, 0, 2);
