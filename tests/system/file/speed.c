@@ -1,5 +1,7 @@
 /* speed.c: an uncontended acquire and release reaches a quarter of open + flock + close, or more, through the backend
- * and through pawl.h: the median ratio of three tries, in one thread, both in the same directory, by turns. */
+ * and through pawl.h: the median ratio of three tries, in one thread, both in the same directory, by turns. What a
+ * system call costs beside the rest differs from machine to machine: a quarter is demanded with PAWL_TEST_FULL=1, and
+ * everywhere an eighth, which no machine misses unless pawl does twice as much as it should. */
 #include "clock.h"
 #include "parties.h"
 #include <fcntl.h>
@@ -64,7 +66,8 @@ static void a_quarter_of_flock(void (*once)(void)) {
                (double)ours / (BATCH * 1e3), ratio[i]);
     }
     qsort(ratio, TRIES, sizeof *ratio, by_size);
-    assert_true(ratio[TRIES / 2] >= 0.25);
+    double least_ratio = getenv("PAWL_TEST_FULL") ? 0.25 : 0.125;
+    if (ratio[TRIES / 2] < least_ratio) fail_msg("ratio %.3f, demanded %.3f", ratio[TRIES / 2], least_ratio);
 }
 
 static void through_the_backend(void **state) {
