@@ -33,8 +33,8 @@ const char *scenario_recipe(const struct scenario *scenario); /* what its plain 
 
 /* Plays; never returns NULL. In a process that is exited afterwards: its servers are children of the caller. */
 void stage_play(const struct scenario *scenario, enum variant variant, struct story *ret);
-/* For the test of the lab: a guard that checks nothing ("open-guard"), tokens that fall ("old-token"), when
- * PAWL_LAB_PLANT names it. */
+/* For the test of the lab: a guard that checks nothing ("open-guard"), tokens that fall ("old-token"), a torture of the
+ * plain lock ("plain"), when PAWL_LAB_PLANT names it. */
 bool stage_planted(const char *what);
 /* For a handler of SIGTERM: ends the servers. */
 void stage_abandon(void);

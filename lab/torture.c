@@ -21,6 +21,7 @@ static const char help[] = "usage: pawl-lab torture --backend NAME [options]\n"
                            "  --minutes N      how long; 1 if not said\n"
                            "  --seed S         decides what goes wrong when\n"
                            "  --schedule       print that, and do nothing\n"
+                           "  --guard WHERE    dir: in a directory, if not said; service: where the locks are, too\n"
                            "  --save FILE      the history, for pawl-lab check\n"
                            "  --json           the verdict as one JSON object\n"
                            "exit: 0 every promise was kept, 1 one was not, 125 nothing can be said, 130 interrupted\n";
@@ -134,6 +135,7 @@ static void wrote(struct rack *r, struct soul *s, const struct answer *a) {
     bool accepted = a->code == PAWL_OK;
     r->accepted += accepted;
     r->refused += a->code == PAWL_GSTALE;
+    r->unclear += !accepted && a->code != PAWL_GSTALE;
     if (!accepted && a->code != PAWL_GSTALE)
         snprintf(r->last_failure, sizeof r->last_failure, "write: %.280s", a->text);
     if (accepted || a->code == PAWL_GSTALE)
@@ -257,9 +259,14 @@ static void progress(const struct rack *r, int64_t now, int64_t end_ns) {
             r->accepted, r->refused, r->next_wrong, r->o->seed);
 }
 
+/* All were, or they are not going to be: a slow machine is given a minute more. */
+static bool is_over(const struct rack *r, int64_t now, int64_t end) {
+    return now >= end && (rack_stuck(r) == 0 || now >= end + 60 * NS_PER_S);
+}
+
 static void rack_run(struct rack *r) {
     int64_t end = r->began_ns + torture_length_ms(r->o) * NS_PER_MS, report = r->began_ns + 10 * NS_PER_S;
-    for (int64_t now; (now = clock_now_ns()) < end && !lab_interrupted;) {
+    for (int64_t now; !is_over(r, now = clock_now_ns(), end) && !lab_interrupted;) {
         struct pollfd fds[TORTURE_WORKERS];
         int64_t due = turn_wheel(r, now);
         if (report < now) {
@@ -267,7 +274,7 @@ static void rack_run(struct rack *r) {
             report += 10 * NS_PER_S;
         }
         if (report < due) due = report;
-        if (end < due) due = end;
+        if (now < end && end < due) due = end;
         for (int i = 0; i < TORTURE_WORKERS; i++)
             fds[i] = (struct pollfd){.fd = r->souls[i].worker.sock, .events = POLLIN};
         if (poll(fds, TORTURE_WORKERS, clock_poll_ms(clock_now_ns(), due)) <= 0) continue;
@@ -278,34 +285,52 @@ static void rack_run(struct rack *r) {
 
 /* --- set up and tear down --- */
 
-static int rack_start(struct rack *r) {
+/* What the workers are given: the second half of them goes through the proxies. */
+static void cast(struct rack *r) {
     const struct victim *v = r->o->victim;
+    bool plain = stage_planted("plain"), open = plain || stage_planted("open-guard");
+    snprintf(r->file, sizeof r->file, "%s/resource", r->dir);
+    for (int i = 0; i < TORTURE_WORKERS; i++) {
+        struct soul *s = &r->souls[i];
+        struct proxy *const *proxies = i >= TORTURE_WORKERS / 2 ? r->proxies : NULL;
+        victim_url(v, r->servers, proxies, r->dir, s->url, sizeof s->url);
+        if (r->o->own_guard) victim_guard(v, r->servers, proxies, r->dir, s->guard, sizeof s->guard);
+        else snprintf(s->guard, sizeof s->guard, "dir:%s/guard", r->dir);
+        s->part = (struct part){.url = s->url,
+                                .plain = plain ? v->plain : NULL,
+                                .ttl_ms = v->ttl_ms,
+                                .lock = "lock",
+                                .guard = open ? NULL : s->guard,
+                                .guard_wait_ms = 2 * v->ttl_ms, /* else it may outlast the calm at the end */
+                                .file = r->file};
+    }
+}
+
+static int prepare(const char *url) {
     pawl_error error = PAWL_ERROR_INIT;
     pawl_client *client;
+    int code = pawl_open(url, NULL, &client, &error);
+    if (code) return lab_complain("%s", error.text);
+    int64_t end = clock_after_ms(clock_now_ns(), 60000);
+    do code = pawl_init(client, 20000, &error);
+    while (code == PAWL_EUNREACHABLE && clock_now_ns() < end && !lab_interrupted);
+    pawl_close(client);
+    return code && code != PAWL_EUNSUPPORTED ? lab_complain("%s", error.text) : LAB_OK;
+}
+
+static int rack_start(struct rack *r) {
+    const struct victim *v = r->o->victim;
+    char guard[96], locks[96];
     snprintf(r->dir, sizeof r->dir, "%.40s/rack", getenv("TMPDIR"));
-    snprintf(r->guard, sizeof r->guard, "dir:%s/guard", r->dir);
-    char locks[96];
+    snprintf(guard, sizeof guard, "%s/guard", r->dir);
     snprintf(locks, sizeof locks, "%s/locks", r->dir);
-    if (mkdir(r->dir, 0700) || mkdir(r->guard + 4, 0700) || mkdir(locks, 0700))
+    if (mkdir(r->dir, 0700) || mkdir(guard, 0700) || mkdir(locks, 0700))
         return lab_complain("cannot make %s: %s", r->dir, strerror(errno));
     v->start(r->servers);
     for (int i = 0; i < v->servers; i++) r->proxies[i] = proxy_start(r->servers[i].port);
-    for (int i = 0; i < TORTURE_WORKERS; i++) {
-        struct soul *s = &r->souls[i];
-        victim_url(v, r->servers, v->servers && i >= TORTURE_WORKERS / 2 ? r->proxies : NULL, r->dir, s->url,
-                   sizeof s->url);
-        s->part = (struct part){.url = s->url,
-                                .ttl_ms = v->ttl_ms,
-                                .lock = "lock",
-                                .guard = stage_planted("open-guard") ? NULL : r->guard,
-                                .file = locks};
-    }
-    int code = pawl_open(r->souls[0].url, NULL, &client, &error);
-    if (code == PAWL_OK) {
-        code = pawl_init(client, 20000, &error);
-        pawl_close(client);
-    }
-    if (code && code != PAWL_EUNSUPPORTED) return lab_complain("%s", error.text);
+    cast(r);
+    int code = prepare(r->souls[0].url);
+    if (code) return code;
     r->began_ns = clock_now_ns();
     for (int i = 0; i < TORTURE_WORKERS; i++) born(r, &r->souls[i]);
     return LAB_OK;
@@ -356,11 +381,11 @@ static int torture(const void *options) {
 }
 
 static int parse(int argc, char **argv, struct torture *o) {
-    enum { BACKEND = 256, MINUTES, SEED, SCHEDULE, SAVE, JSON };
-    static const struct option longs[] = {{"backend", 1, NULL, BACKEND}, {"minutes", 1, NULL, MINUTES},
-                                          {"seed", 1, NULL, SEED},       {"schedule", 0, NULL, SCHEDULE},
-                                          {"save", 1, NULL, SAVE},       {"json", 0, NULL, JSON},
-                                          {"help", 0, NULL, 'h'},        {0}};
+    enum { BACKEND = 256, MINUTES, SEED, SCHEDULE, GUARD, SAVE, JSON };
+    static const struct option longs[] = {
+        {"backend", 1, NULL, BACKEND},   {"minutes", 1, NULL, MINUTES}, {"seed", 1, NULL, SEED},
+        {"schedule", 0, NULL, SCHEDULE}, {"guard", 1, NULL, GUARD},     {"save", 1, NULL, SAVE},
+        {"json", 0, NULL, JSON},         {"help", 0, NULL, 'h'},        {0}};
     int c;
     char *end;
     opterr = 0;
@@ -381,6 +406,11 @@ static int parse(int argc, char **argv, struct torture *o) {
                 return lab_complain("--seed wants a number, not %s", optarg);
             break;
         case SCHEDULE: o->schedule = true; break;
+        case GUARD:
+            o->own_guard = strcmp(optarg, "service") == 0;
+            if (!o->own_guard && strcmp(optarg, "dir") != 0)
+                return lab_complain("--guard wants dir or service, not %s", optarg);
+            break;
         case SAVE: o->save = optarg; break;
         case JSON: o->json = true; break;
         case 'h': fputs(help, stdout); exit(LAB_OK);

@@ -1,6 +1,7 @@
 /* torture.h: what goes wrong during a torture, and when: drawn from a seed before it begins. */
 #ifndef LAB_TORTURE_H
 #define LAB_TORTURE_H
+#include "plain.h"
 #include "proxy.h"
 #include "server.h"
 #include <stdbool.h>
@@ -36,14 +37,18 @@ struct victim {
     unsigned admitted; /* bits: what may let two hold a lock, as docs/GUARANTEES.md says */
     void (*start)(struct server servers[]);
     void (*forget)(struct server *server);
+    const struct plain *plain; /* what it is compared with, when that is planted */
 };
 extern const struct victim *const victims[]; /* ends with NULL */
 
 /* The schedule of `ms`: times rise. The last `calm_ms` are free of it. Returns the number; free(*ret). */
 int torture_schedule(const struct victim *victim, uint64_t seed, int64_t ms, int64_t calm_ms, struct wrong **ret);
 const char *wrong_name(enum wrong_kind kind);
-/* "etcd://127.0.0.1:1,127.0.0.1:2": through the proxies, where given. */
+/* "etcd://127.0.0.1:1,127.0.0.1:2": through the proxies, where given (not NULL). */
 void victim_url(const struct victim *victim, const struct server servers[], struct proxy *const proxies[],
                 const char *dir, char *ret, size_t size);
+/* A guard that the service itself keeps, out of reach of `forget`; of file: an SQLite file. */
+void victim_guard(const struct victim *victim, const struct server servers[], struct proxy *const proxies[],
+                  const char *dir, char *ret, size_t size);
 uint64_t torture_random(uint64_t *state);
 #endif

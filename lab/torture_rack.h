@@ -9,7 +9,7 @@ struct torture {
     const struct victim *victim;
     double minutes;
     int64_t seed;
-    bool schedule, json;
+    bool schedule, json, own_guard;
     const char *save;
 };
 
@@ -17,7 +17,7 @@ enum soul_state { IDLE, TAKING, HOLDING, WRITING, RELEASING };
 struct soul { /* a worker and what it is about */
     struct worker worker;
     struct part part;
-    char name[24], url[256];
+    char name[24], url[256], guard[256];
     uint64_t random;
     int incarnation;
     enum soul_state state;
@@ -29,7 +29,7 @@ struct soul { /* a worker and what it is about */
 
 struct rack {
     const struct torture *o;
-    char dir[64], guard[96];
+    char dir[64], file[96];
     struct server servers[TORTURE_SERVERS];
     struct proxy *proxies[TORTURE_SERVERS];
     int64_t heal_ns[TORTURE_SERVERS][WRONGS]; /* 0: whole */
@@ -41,13 +41,15 @@ struct rack {
     FILE *save;
     struct history_event *holds; /* once more, to tell which overlaps are admitted */
     int n_holds;
-    uint64_t grants, busy, failed, lost, accepted, refused, told_lost;
+    uint64_t grants, busy, failed, lost, accepted, refused, unclear;
     char last_failure[300];
 };
 
 /* At the end nothing goes wrong for a while, and everybody must be served. */
 int64_t torture_calm_ms(const struct torture *o);
 int64_t torture_length_ms(const struct torture *o);
+/* Workers that nobody served when nothing went wrong any more. */
+uint64_t rack_stuck(const struct rack *r);
 
 /* Judges what was recorded, and prints the verdict: LAB_OK or LAB_FOUND. */
 int rack_judge(struct rack *r);

@@ -53,48 +53,70 @@ static void count_overlaps(struct rack *r, struct sentence *s) {
     }
 }
 
+static bool is_stuck(const struct rack *r, const struct soul *s) {
+    return s->last_grant_ns < r->began_ns + (torture_length_ms(r->o) - 8000) * NS_PER_MS;
+}
+
+uint64_t rack_stuck(const struct rack *r) {
+    uint64_t n = 0;
+    for (int i = 0; i < TORTURE_WORKERS; i++) n += is_stuck(r, &r->souls[i]);
+    return n;
+}
+
 static struct sentence judge(struct rack *r) {
-    struct sentence s = {0};
+    struct sentence s = {.stuck = rack_stuck(r)};
     history_check(r->history, NULL, &s.v);
     count_overlaps(r, &s);
     for (int i = 0; i < TORTURE_WORKERS; i++)
-        s.stuck += r->souls[i].last_grant_ns < r->began_ns + (torture_length_ms(r->o) - 8000) * NS_PER_MS;
+        if (is_stuck(r, &r->souls[i]))
+            fprintf(stderr, "  stuck: %s, last served at %.3f s\n", r->souls[i].name,
+                    (double)(r->souls[i].last_grant_ns - r->began_ns) / 1e9);
     return s;
+}
+
+static void tell_json(const struct rack *r, const struct sentence *s, uint64_t fell, uint64_t stale, bool violated) {
+    json_t *faults = json_object();
+    for (int k = 0; k < WRONGS; k++)
+        if (r->done[k]) json_object_set_new(faults, wrong_name((enum wrong_kind)k), json_integer(r->done[k]));
+    json_t *o =
+        json_pack("{s:s,s:f,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i,s:o,s:s,s:s}", "backend",
+                  r->o->victim->name, "minutes", r->o->minutes, "seed", (json_int_t)r->o->seed, "guard",
+                  r->o->own_guard ? "service" : "dir", "grants", (json_int_t)r->grants, "lost", (json_int_t)r->lost,
+                  "overlaps", (json_int_t)s->overlaps, "overlaps_admitted", (json_int_t)s->admitted, "accepted",
+                  (json_int_t)r->accepted, "stale_accepted", (json_int_t)stale, "stale_refused", (json_int_t)r->refused,
+                  "unclear", (json_int_t)r->unclear, "token_regressions", (json_int_t)fell, "stuck",
+                  (json_int_t)s->stuck, "unreachable", (json_int_t)r->failed, "wrongs", r->next_wrong, "faults", faults,
+                  "last_failure", r->last_failure, "verdict", violated ? "violated" : "ok");
+    json_dumpf(o, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(o);
+}
+
+static void tell_text(const struct rack *r, const struct sentence *s, uint64_t fell, uint64_t stale, bool violated) {
+    printf("torture %s, %.1f minutes, seed %" PRId64 ": %" PRIu64 " grants (%" PRIu64 " lost), %" PRIu64
+           " busy, %" PRIu64 " unreachable, %" PRIu64 " writes accepted, %" PRIu64 " stale ones refused, %" PRIu64
+           " unclear (guard: %s)\n  went wrong:",
+           r->o->victim->name, r->o->minutes, r->o->seed, r->grants, r->lost, r->busy, r->failed, r->accepted,
+           r->refused, r->unclear, r->o->own_guard ? "service" : "dir");
+    for (int k = 0; k < WRONGS; k++)
+        if (r->done[k]) printf(" %s %d", wrong_name((enum wrong_kind)k), r->done[k]);
+    printf("\n  overlaps %" PRIu64 " (and %" PRIu64
+           " that the promise table admits), tokens that fell or repeated %" PRIu64 ", stale writes accepted %" PRIu64
+           ", stuck at the end %" PRIu64 "\n  %s\n",
+           s->overlaps, s->admitted, fell, stale, s->stuck, violated ? "VIOLATED" : "ok");
+    if (*r->last_failure) printf("  last failure: %s\n", r->last_failure);
 }
 
 static int tell(const struct rack *r, const struct sentence *s) {
     uint64_t fell = s->v.faults[HISTORY_TOKEN_FELL] + s->v.faults[HISTORY_TOKEN_REPEATED],
              stale = s->v.faults[HISTORY_STALE_WRITE];
-    uint64_t all = s->overlaps + fell + stale + s->stuck;
-    if (r->o->json) {
-        json_t *o = json_pack("{s:s,s:f,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:i,s:s}", "backend",
-                              r->o->victim->name, "minutes", r->o->minutes, "seed", (json_int_t)r->o->seed, "grants",
-                              (json_int_t)r->grants, "lost", (json_int_t)r->lost, "overlaps", (json_int_t)s->overlaps,
-                              "overlaps_admitted", (json_int_t)s->admitted, "stale_accepted", (json_int_t)stale,
-                              "stale_refused", (json_int_t)r->refused, "token_regressions", (json_int_t)fell, "stuck",
-                              (json_int_t)s->stuck, "unreachable", (json_int_t)r->failed, "wrongs", r->next_wrong,
-                              "verdict", all ? "violated" : "ok");
-        json_dumpf(o, stdout, JSON_COMPACT);
-        putchar('\n');
-        json_decref(o);
-    } else {
-        printf("torture %s, %.1f minutes, seed %" PRId64 ": %" PRIu64 " grants (%" PRIu64 " lost), %" PRIu64
-               " busy, %" PRIu64 " unreachable, %" PRIu64 " writes accepted, %" PRIu64
-               " stale ones refused\n  went wrong:",
-               r->o->victim->name, r->o->minutes, r->o->seed, r->grants, r->lost, r->busy, r->failed, r->accepted,
-               r->refused);
-        for (int k = 0; k < WRONGS; k++)
-            if (r->done[k]) printf(" %s %d", wrong_name((enum wrong_kind)k), r->done[k]);
-        printf("\n  overlaps %" PRIu64 " (and %" PRIu64
-               " that the promise table admits), tokens that fell or repeated %" PRIu64
-               ", stale writes accepted %" PRIu64 ", stuck at the end %" PRIu64 "\n  %s\n",
-               s->overlaps, s->admitted, fell, stale, s->stuck, all ? "VIOLATED" : "ok");
-        if (*r->last_failure) printf("  last failure: %s\n", r->last_failure);
-        for (int f = 0; f < HISTORY_FAULTS; f++)
-            for (uint64_t i = 0; f != HISTORY_OVERLAP && i < s->v.faults[f] && i < HISTORY_EXAMPLES; i++)
-                printf("  %s\n", s->v.examples[f][i]);
-    }
-    return all ? LAB_FOUND : LAB_OK;
+    bool violated = s->overlaps + fell + stale + s->stuck > 0;
+    (r->o->json ? tell_json : tell_text)(r, s, fell, stale, violated);
+    FILE *to = r->o->json ? stderr : stdout;
+    for (int f = 0; f < HISTORY_FAULTS; f++)
+        for (uint64_t i = 0; f != HISTORY_OVERLAP && i < s->v.faults[f] && i < HISTORY_EXAMPLES; i++)
+            fprintf(to, "  %s\n", s->v.examples[f][i]);
+    return violated ? LAB_FOUND : LAB_OK;
 }
 
 int rack_judge(struct rack *r) {

@@ -33,7 +33,7 @@ static void start_five(struct server servers[]) {
 static void start_postgres(struct server servers[]) { server_start_postgres(&servers[0], "max_connections = 200"); }
 static void start_etcd(struct server servers[]) { server_start_etcd_cluster(servers, 3, NULL); }
 
-static void forget_redis(struct server *server) { free(server_redis(server->port, "FLUSHALL")); }
+static void forget_redis(struct server *server) { free(server_redis(server->port, "FLUSHDB")); }
 
 static const struct victim file = {.name = "file", .ttl_ms = 2000, .wrongs = WORKERS, .start = start_nothing};
 static const struct victim redis = {.name = "redis",
@@ -43,7 +43,8 @@ static const struct victim redis = {.name = "redis",
                                     .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART) | BIT(FORGET),
                                     .admitted = BIT(FORGET),
                                     .start = start_redis,
-                                    .forget = forget_redis};
+                                    .forget = forget_redis,
+                                    .plain = &plain_redis};
 static const struct victim redlock = {.name = "redlock",
                                       .servers = 5,
                                       .fragile = 2, /* a majority without its memory waits for pawl init --floor */
@@ -51,20 +52,23 @@ static const struct victim redlock = {.name = "redlock",
                                       .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART) | BIT(FORGET),
                                       .admitted = BIT(FORGET),
                                       .start = start_five,
-                                      .forget = forget_redis};
+                                      .forget = forget_redis,
+                                      .plain = &plain_redlock};
 static const struct victim postgresql = {.name = "postgresql", /* a lock lives as long as its session */
                                          .servers = 1,
                                          .fragile = 1,
                                          .ttl_ms = 2000,
                                          .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART),
                                          .admitted = BIT(CUT) | BIT(SILENCE) | BIT(RESTART) | BIT(STOP),
-                                         .start = start_postgres};
+                                         .start = start_postgres,
+                                         .plain = &plain_postgresql};
 static const struct victim etcd = {.name = "etcd",
                                    .servers = 3,
                                    .fragile = 3,
                                    .ttl_ms = 5000,
                                    .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART),
-                                   .start = start_etcd};
+                                   .start = start_etcd,
+                                   .plain = &plain_etcd};
 const struct victim *const victims[] = {&file, &redis, &redlock, &postgresql, &etcd, NULL};
 
 void victim_url(const struct victim *victim, const struct server servers[], struct proxy *const proxies[],
@@ -81,6 +85,15 @@ void victim_url(const struct victim *victim, const struct server servers[], stru
                  proxies ? proxy_port(proxies[i]) : servers[i].port);
     }
     if (database) strncat(ret, "/postgres", size - strlen(ret) - 1);
+}
+
+void victim_guard(const struct victim *victim, const struct server servers[], struct proxy *const proxies[],
+                  const char *dir, char *ret, size_t size) {
+    int last = victim->servers - 1;
+    if (victim->servers == 0) snprintf(ret, size, "sqlite:%s/guard.db", dir);
+    else if (victim->forget) /* database 1: what is forgotten is the locks' */
+        snprintf(ret, size, "redis://127.0.0.1:%d/1", proxies ? proxy_port(proxies[last]) : servers[last].port);
+    else victim_url(victim, servers, proxies, dir, ret, size);
 }
 
 /* --- the schedule --- */

@@ -105,7 +105,9 @@ static int write_resource(const struct order *order, pawl_error *error) {
     }
     pawl_guard *guard;
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
-    int code = pawl_guard_open(p->guard, NULL, &guard, error);
+    pawl_guard_options options = PAWL_GUARD_OPTIONS_INIT;
+    if (p->guard_wait_ms) options.wait_ms = p->guard_wait_ms;
+    int code = pawl_guard_open(p->guard, &options, &guard, error);
     if (code) return code;
     write.resource = *order->lock ? order->lock : "resource";
     write.lock = lock_of(order);

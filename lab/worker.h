@@ -30,8 +30,9 @@ struct part {         /* what a worker is given; all strings are copied */
     const struct plain *plain; /* NULL: pawl */
     int64_t ttl_ms;
     const char *lock;
-    const char *guard; /* URL; NULL: none */
-    const char *file;  /* written where there is no guard */
+    const char *guard;     /* URL; NULL: none */
+    int64_t guard_wait_ms; /* 0: as usual */
+    const char *file;      /* written where there is no guard */
 };
 struct worker {
     char name[24];
