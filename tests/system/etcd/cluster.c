@@ -86,7 +86,7 @@ static void test_a_leader_that_wakes_up_may_end_leases_and_it_is_told(void **sta
     assert_true(held);
     (void)stays_held(watched, 2000);
     assert_true(server_until(both_know, NULL, 2 * TTL_MS));
-    uint64_t token = pawl_token(watched);
+    int64_t token = pawl_token(watched);
     pawl_release(watched, 5000, NULL);
     pawl_lock *next = take(a, "n", 2 * TTL_MS);
     assert_true(pawl_token(next) > token);
