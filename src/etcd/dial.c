@@ -102,6 +102,16 @@ static enum bk_says login(const struct place *place, struct http2 *h, struct bk_
     return BK_FAULT;
 }
 
+enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
+                      pawl_error *error) {
+    struct http2 *h = NULL;
+    enum bk_says says = connect_one(bk, &bk->place.hosts[i], until, &h, error);
+    if (says == BK_YES) says = login(&bk->place, h, until, ret_token, error);
+    if (says == BK_YES) *ret = h;
+    else http2_close(h, true);
+    return says;
+}
+
 enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
                   pawl_error *error) {
     size_t n = bk->place.n_hosts;
@@ -112,16 +122,11 @@ enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char
         int64_t left = until.at_ns == INT64_MAX ? INT64_MAX : (until.at_ns - now) / (int64_t)(n - i);
         struct bk_until share = {.at_ns = until.at_ns, .cancel_fd = until.cancel_fd};
         if (i + 1 < n) share.at_ns = now + (left < ATTEMPT_MS * NS_PER_MS ? left : ATTEMPT_MS * NS_PER_MS);
-        struct http2 *h = NULL;
         pawl_error one = PAWL_ERROR_INIT;
-        enum bk_says says = connect_one(bk, &bk->place.hosts[(first + i) % n], share, &h, &one);
-        if (says == BK_YES) says = login(&bk->place, h, share, ret_token, &one);
-        if (says == BK_YES) {
+        if (dial_one(bk, (first + i) % n, share, ret, ret_token, &one) == BK_YES) {
             atomic_store(&bk->next, (first + (unsigned)i) % (unsigned)n);
-            *ret = h;
             return BK_YES;
         }
-        http2_close(h, true);
         error_copy(error, &one);
         if (one.code == PAWL_ECANCELLED) break;
         atomic_store(&bk->next, (first + (unsigned)i + 1) % (unsigned)n);

@@ -316,6 +316,11 @@ static int fds(struct bk_session *s, const struct bk_grant *grant, int *ret, int
     return 1;
 }
 
+static void introduce(struct bk *bk, int64_t ttl_ms, const char *about) {
+    (void)about;
+    bk->ttl_ms = ttl_ms;
+}
+
 static const struct backend etcd_backend = {
     .caps = {.scheme = "etcd",
              .life = BK_LIFE_TTL,
@@ -326,6 +331,7 @@ static const struct backend etcd_backend = {
              .ttl_max_ms = INT64_C(86400000)},
     .open = open_url,
     .close = close_bk,
+    .introduce = introduce,
     .connect = connect_session,
     .drop = drop,
     .fds = fds,
@@ -340,6 +346,7 @@ static const struct backend etcd_backend = {
     .free_life = lease_free,
     .records = look_records,
     .evict = look_evict,
+    .doctor = look_doctor,
     .tokens = base_tokens,
     .hub_open = hub_open,
     .hub_fd = hub_fd,

@@ -13,6 +13,7 @@
 struct hub;
 struct bk {
     struct place place;
+    int64_t ttl_ms;            /* of the client; 0: not said */
     atomic_uint next;          /* the endpoint to try first: moves on when one fails */
     int wish_read, wish_write; /* a pipe: waiters tell the hub what to watch */
     struct hub *hub;           /* NULL: not open */
@@ -40,6 +41,9 @@ struct bk_session {
 /* dial.c: a connection to the first endpoint that answers, authenticated. */
 enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
                   pawl_error *error);
+/* The same to the i-th endpoint and to no other. */
+enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
+                      pawl_error *error);
 /* One call with a packed message. YES: OK, and *ret is filled; FAULT, UNKNOWN: with the error in words. A login that
  * ran out is renewed. status: the gRPC status, for those who know what to do with it; NULL: nobody. */
 enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage *message, struct bk_until until,
@@ -83,6 +87,13 @@ bool base_parse(const Pb__RangeResponse *range, struct base *ret); /* false: abs
 enum bk_says base_admit(struct bk_session *s, struct bk_until until, pawl_error *error);
 enum bk_says base_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                          pawl_error *error);
+
+/* As it stands; error and FAULT as base_tokens. */
+enum bk_says base_read(struct bk_session *s, struct bk_until until, struct base *ret, Pb__Header *ret_header,
+                       pawl_error *error);
+
+/* doctor.c */
+enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error);
 
 /* hub.c: one watch stream a client. */
 enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);

@@ -1,0 +1,265 @@
+/* doctor.c: is this etcd good for locks? What each endpoint of the URL says of itself and of the cluster: no question
+ * here needs a right beyond those of a lock. */
+#include "clock.h"
+#include "etcd.h"
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ADVISED_TTL_S = 5,
+    ANSWER_MS = 2000, /* for one endpoint: who needs longer is as good as down */
+    MANY_CHANGES = 3, /* of the leader, and more than one an hour */
+    MEMBERS_MAX = 32,
+    TEXT = 200
+};
+
+struct looking {
+    struct bk_session *s;
+    bk_find *find;
+    void *data;
+};
+
+/* What the endpoints said, together. */
+struct health {
+    uint64_t members[MEMBERS_MAX]; /* that answered */
+    int n_members, n_voters;       /* n_voters: of the cluster; 0: not told */
+    bool leaderless, mixed, learner;
+    char version[32], silent[TEXT], alarms[TEXT];
+    int n_silent;
+    int64_t slowest_us;
+};
+
+static void tell(const struct looking *l, const char *id, int level, const char *about, const char *seen,
+                 const char *why, const char *fix) {
+    bool quiet = level == PAWL_LEVEL_FINE || level == PAWL_LEVEL_UNSEEN;
+    struct bk_finding f = {id, level, about, seen, quiet ? "" : why, quiet ? "" : fix};
+    l->find(&f, l->data);
+}
+
+static int bad(bool is, int level) { return is ? level : PAWL_LEVEL_FINE; }
+
+static void append(char *to, const char *text) {
+    size_t n = strlen(to);
+    if (!strstr(to, text)) snprintf(to + n, TEXT - n, n ? ", %s" : "%s", text);
+}
+
+/* --- the endpoints --- */
+
+static void note_alarms(struct health *h, const Pb__StatusResponse *status) {
+    for (size_t i = 0; i < status->n_errors; i++) {
+        if (strstr(status->errors[i], "NOSPACE")) append(h->alarms, "NOSPACE");
+        else if (strstr(status->errors[i], "CORRUPT")) append(h->alarms, "CORRUPT");
+        else if (strstr(status->errors[i], "no leader")) h->leaderless = true;
+        else append(h->alarms, "another one");
+    }
+}
+
+static void note_status(struct health *h, const Pb__StatusResponse *status, int64_t took_us) {
+    int i = 0;
+    while (i < h->n_members && h->members[i] != status->header->member_id) i++;
+    if (i == h->n_members && i < MEMBERS_MAX) h->members[h->n_members++] = status->header->member_id;
+    if (!*h->version) snprintf(h->version, sizeof h->version, "%s", status->version);
+    h->mixed |= strncmp(h->version, status->version, sizeof h->version - 1) != 0;
+    h->leaderless |= status->leader == 0;
+    h->learner |= status->is_learner;
+    if (took_us > h->slowest_us) h->slowest_us = took_us;
+    note_alarms(h, status);
+}
+
+static enum bk_says ask_status(struct bk_session *s, struct bk_until until, struct health *h, pawl_error *error) {
+    Pb__StatusRequest request = PB__STATUS_REQUEST__INIT;
+    struct grpc_reply reply;
+    int64_t from = clock_now_ns();
+    enum bk_says says = call(s, "/etcdserverpb.Maintenance/Status", &request.base, until, &reply, NULL, error);
+    if (says != BK_YES) return says;
+    Pb__StatusResponse *status = pb__status_response__unpack(NULL, reply.size, reply.body);
+    free(reply.body);
+    bool fits = status && status->header;
+    if (fits) note_status(h, status, (clock_now_ns() - from) / 1000);
+    pb__status_response__free_unpacked(status, NULL);
+    return fits ? BK_YES : nonsense(s, error);
+}
+
+static void ask_endpoints(const struct looking *l, struct bk_until until, struct health *h) {
+    struct bk *bk = l->s->bk;
+    for (size_t i = 0; i < bk->place.n_hosts; i++) {
+        struct bk_session s = {.bk = bk};
+        pawl_error error = PAWL_ERROR_INIT;
+        int64_t end = clock_after_ms(clock_now_ns(), ANSWER_MS);
+        struct bk_until soon = {.at_ns = end < until.at_ns ? end : until.at_ns, .cancel_fd = until.cancel_fd};
+        enum bk_says says = dial_one(bk, i, soon, &s.h, s.token, &error);
+        if (says == BK_YES) says = ask_status(&s, soon, h, &error);
+        if (says != BK_YES) {
+            char node[160];
+            snprintf(node, sizeof node, "%.120s:%d", bk->place.hosts[i].host, bk->place.hosts[i].port);
+            append(h->silent, node);
+            h->n_silent++;
+        }
+        http2_close(s.h, true);
+    }
+}
+
+static void ask_members(const struct looking *l, struct bk_until until, struct health *h) {
+    Pb__MemberListRequest request = PB__MEMBER_LIST_REQUEST__INIT;
+    struct grpc_reply reply;
+    pawl_error error = PAWL_ERROR_INIT;
+    if (call(l->s, "/etcdserverpb.Cluster/MemberList", &request.base, until, &reply, NULL, &error) != BK_YES) return;
+    Pb__MemberListResponse *list = pb__member_list_response__unpack(NULL, reply.size, reply.body);
+    free(reply.body);
+    for (size_t i = 0; list && i < list->n_members; i++) h->n_voters += !list->members[i]->is_learner;
+    pb__member_list_response__free_unpacked(list, NULL);
+}
+
+/* --- what follows from it --- */
+
+static void server(const struct looking *l, const struct health *h) {
+    char seen[TEXT];
+    int major = 0, minor = 0;
+    sscanf(h->version, "%d.%d", &major, &minor);
+    bool old = major < 3 || (major == 3 && minor < 4);
+    snprintf(seen, sizeof seen, "etcd %s%s", h->version, h->mixed ? ", and another version at other endpoints" : "");
+    tell(l, "E01", bad(old || h->mixed, PAWL_LEVEL_WARNING), "version", seen,
+         old ? "pawl was never tried on it" : "an upgrade that stopped half way",
+         old ? "etcd 3.4 or newer" : "finish the upgrade");
+}
+
+static void members(const struct looking *l, const struct health *h) {
+    char seen[TEXT];
+    snprintf(seen, sizeof seen, "%d voting member%s", h->n_voters, h->n_voters == 1 ? "" : "s");
+    if (!h->n_voters) tell(l, "E02", PAWL_LEVEL_UNSEEN, "members", "the members are not told to this user", "", "");
+    else if (h->n_voters == 1)
+        tell(l, "E02", PAWL_LEVEL_WARNING, "members", seen,
+             "when it is down no lock can be taken or kept, and its disk is the only copy",
+             "three members, or five, on different machines");
+    else
+        tell(l, "E02", bad(h->n_voters % 2 == 0, PAWL_LEVEL_WARNING), "members", seen,
+             "an even number survives no more failures than one less, and has one more that can fail",
+             "three members, or five");
+}
+
+static void quorum(const struct looking *l, const struct health *h) {
+    char seen[2 * TEXT];
+    bool none = h->leaderless ||
+                (h->n_voters && h->n_members <= h->n_voters / 2 && h->n_members + h->n_silent > h->n_voters / 2);
+    snprintf(seen, sizeof seen, "%d of %zu endpoints answer%s%s%s", h->n_members, l->s->bk->place.n_hosts,
+             h->n_silent ? "; silent: " : "", h->silent, h->leaderless ? "; no leader" : "");
+    tell(l, "E03", none ? PAWL_LEVEL_UNSAFE : bad(h->n_silent > 0, PAWL_LEVEL_WARNING), "quorum", seen,
+         none ? "without a majority no lock can be taken or renewed" : "one more, and there may be no majority",
+         "bring them back, or replace them: etcdctl endpoint status");
+}
+
+static void endpoints(const struct looking *l, const struct health *h) {
+    char seen[TEXT];
+    int named = (int)l->s->bk->place.n_hosts;
+    if (!h->n_voters) return;
+    snprintf(seen, sizeof seen, "the URL names %d, the cluster has %d%s", named, h->n_voters,
+             h->learner ? "; one of them does not vote" : "");
+    tell(l, "E04", bad(named < h->n_voters || h->learner, PAWL_LEVEL_WARNING), "endpoints", seen,
+         h->learner ? "a member that does not vote serves no locks"
+                    : "when those that are named are down, the others are not found, and the lock is lost",
+         "name every voting member: etcd://e1,e2,e3");
+}
+
+static void alarms(const struct looking *l, const struct health *h) {
+    tell(l, "E05", bad(*h->alarms, PAWL_LEVEL_UNSAFE), "alarms", *h->alarms ? h->alarms : "none",
+         strstr(h->alarms, "CORRUPT") ? "a member's data differs from the others'" : "no new lock can be taken",
+         strstr(h->alarms, "CORRUPT") ? "replace that member" : "compact, defragment, then etcdctl alarm disarm");
+}
+
+static enum bk_says least_ttl(const struct looking *l, struct bk_until until, pawl_error *error) {
+    char seen[TEXT];
+    int64_t left_ms = 0, wanted_ms = l->s->bk->ttl_ms;
+    struct bk_life life = {.ttl_ms = 1000};
+    enum bk_says says = lease_begin(l->s, &life, until, &left_ms, error);
+    if (says == BK_YES) says = lease_end(l->s, &life, until, error) == BK_FAULT ? BK_FAULT : BK_YES;
+    lease_free(&life);
+    if (says != BK_YES) return says;
+    bool raised = wanted_ms && wanted_ms < left_ms, brief = wanted_ms && wanted_ms < ADVISED_TTL_S * 1000;
+    snprintf(seen, sizeof seen, "%" PRId64 " ms; this cluster keeps a lease for %" PRId64 " s at the least", wanted_ms,
+             left_ms / 1000);
+    tell(l, "E06", bad(raised || brief, PAWL_LEVEL_WARNING), "ttl", seen,
+         raised ? "the ttl is raised to that: a dead holder keeps the lock for longer than you said"
+                : "a change of leader takes 2 to 3 s, in which nothing is renewed: the lock may be lost",
+         raised ? "a shorter --election-timeout, or a ttl that says what is true" : "a ttl of 5 s or more");
+    return BK_YES;
+}
+
+/* The base of the tokens was written under a term; each change of leader is a term more, or some. When it was written
+ * follows from what it was raised to (base.c). */
+static enum bk_says leader(const struct looking *l, struct bk_until until, pawl_error *error) {
+    char seen[TEXT];
+    struct base base;
+    Pb__Header header;
+    enum bk_says says = base_read(l->s, until, &base, &header, error);
+    if (says != BK_YES || base.mod_revision == 0) return says;
+    int64_t written_us = base.since + 8 * (base.base + base.mod_revision - 1 - base.since);
+    int64_t minutes = (clock_wall_us() - written_us) / 60000000;
+    int64_t terms = (int64_t)(header.raft_term - base.term);
+    if (minutes < 0) minutes = 0;
+    snprintf(seen, sizeof seen, "%" PRId64 " elections in %" PRId64 " minutes", terms, minutes);
+    tell(l, "E07", bad(terms >= MANY_CHANGES && terms > minutes / 60, PAWL_LEVEL_WARNING), "leader", seen,
+         "in each of them nothing is renewed for 1 to 3 s",
+         "slow disks or a slow network: etcd_disk_wal_fsync_duration_seconds; a longer --election-timeout");
+    return BK_YES;
+}
+
+/* --- the way there --- */
+
+static bool is_loopback(const char *host) {
+    struct in6_addr six;
+    if (strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0) return true;
+    return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+static void access_to(const struct looking *l) {
+    const struct place *place = &l->s->bk->place;
+    const char *far = NULL;
+    for (size_t i = 0; i < place->n_hosts; i++)
+        if (!is_loopback(place->hosts[i].host)) far = place->hosts[i].host;
+    char seen[TEXT];
+    snprintf(seen, sizeof seen, "%s%.120s", place->tls ? "TLS, the server's certificate is verified" : "none",
+             far && !place->tls ? ", and the network is between: " : "");
+    if (far && !place->tls) append(seen, far);
+    tell(l, "E09", bad(far && !place->tls, PAWL_LEVEL_WARNING), "encryption", seen,
+         "whoever is on the way reads the password and can answer in etcd's place", "etcds://, and cacert=");
+    bool idle = place->user && !*l->s->token, open = !place->user && !place->tls_options.cert && far;
+    tell(l, "E10", bad(idle || open, PAWL_LEVEL_WARNING), "login",
+         *l->s->token  ? "as a user of etcd's"
+         : idle        ? "a user is given, but authentication is not enabled there"
+         : place->user ? "not needed"
+                       : "none",
+         "whoever reaches it can remove any lock", "etcdctl auth enable, with the role of pawl doctor --acl");
+}
+
+static void tokens(const struct looking *l) {
+    bool bare = l->s->bk->place.bare;
+    tell(l, "E08", bad(bare, PAWL_LEVEL_WARNING), "numbers", bare ? "token=revision" : "revisions, raised by a base",
+         "after a restored snapshot, or in a new cluster, tokens fall below those that guards have seen",
+         "without token=revision; or reset the guards after a restore");
+}
+
+enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {
+    const struct looking l = {s, find, data};
+    struct health h = {0};
+    ask_endpoints(&l, until, &h);
+    ask_members(&l, until, &h);
+    if (h.n_members) server(&l, &h);
+    members(&l, &h);
+    quorum(&l, &h);
+    endpoints(&l, &h);
+    alarms(&l, &h);
+    enum bk_says says = least_ttl(&l, until, error);
+    if (says == BK_YES && !s->bk->place.bare) says = leader(&l, until, error);
+    tokens(&l);
+    access_to(&l);
+    char seen[TEXT];
+    int64_t ttl_ms = s->bk->ttl_ms ? s->bk->ttl_ms : 15000;
+    snprintf(seen, sizeof seen, "the slowest endpoint took %" PRId64 " ms", h.slowest_us / 1000);
+    tell(&l, "E11", bad(h.slowest_us / 1000 > ttl_ms / 20, PAWL_LEVEL_WARNING), "latency", seen,
+         "that is much of the ttl: a slow moment may lose a lock that is held",
+         "a longer ttl, or members that are nearer");
+    return says;
+}
