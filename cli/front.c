@@ -4,6 +4,7 @@
  * Every signal is blocked and read from a signalfd, which tells where it came from: what the terminal sent (SI_KERNEL),
  * CMD got as well, being in the same group, and must not get twice. */
 #include "clock.h"
+#include "metrics.h"
 #include "run.h"
 #include "tree.h"
 #include <errno.h>
@@ -230,6 +231,7 @@ static void take_over(struct front *f, const char *reason) {
         return;
     }
     result->outcome = OUTCOME_LOST;
+    result->lost_reason = METRICS_LOST_WATCHER;
     result->code = PAWL_ELOST;
     result->held_ms = (clock_now_ns() - f->began_ns) / NS_PER_MS - result->waited_ms;
     result->gone_wall_ms = clock_wall_us() / 1000;

@@ -9,7 +9,8 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char doubt[512], remark[512];
-static atomic_bool lost; /* doubt says why */
+static atomic_bool lost; /* doubt and reason say why */
+static atomic_int reason;
 
 void holder_observe(const pawl_event *event, const char *name, void *data) {
     (void)name;
@@ -20,9 +21,11 @@ void holder_observe(const pawl_event *event, const char *name, void *data) {
     else if (event->type == PAWL_REMARK) snprintf(remark, sizeof remark, "%s", event->text);
     else if ((event->type == PAWL_DOUBT || event->type == PAWL_LOST) && *event->text)
         snprintf(doubt, sizeof doubt, "%s", event->text);
-    if (event->type == PAWL_LOST) lost = true;
+    if (event->type == PAWL_LOST) atomic_store(&reason, event->reason), lost = true;
     pthread_mutex_unlock(&mutex);
 }
+
+int holder_lost_reason(int otherwise) { return lost ? reason : otherwise; }
 
 void holder_doubt(const struct holder *h, char *ret, size_t size) {
     (void)h;

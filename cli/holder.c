@@ -157,9 +157,13 @@ static void clear_line(const struct holder *h) {
     }
 }
 
-static void set_reason(struct holder *h, const char *text) {
-    char *to = h->shared->result.text;
-    if (!*to) snprintf(to, sizeof h->shared->result.text, "%s", text);
+/* The first reason counts. */
+static void set_lost(struct holder *h, int reason, const char *text) {
+    struct run_result *result = &h->shared->result;
+    result->outcome = OUTCOME_LOST;
+    result->code = PAWL_ELOST;
+    if (!*result->text) result->lost_reason = reason;
+    if (!*result->text) snprintf(result->text, sizeof result->text, "%s", text);
 }
 
 /* Granted: tells front, and lets the command go. */
@@ -170,9 +174,7 @@ static bool start_command(struct holder *h) {
     result->token = pawl_token(h->lock);
     result->cmd = h->child.pid;
     if (!look_at_lock(h)) { /* --seal took too long */
-        result->outcome = OUTCOME_LOST;
-        result->code = PAWL_ELOST;
-        set_reason(h, "the lock was lost before the command was started");
+        set_lost(h, holder_lost_reason(PAWL_LOST_UNPROVEN), "the lock was lost before the command was started");
         return false;
     }
     atomic_store(&h->shared->cmd, h->child.pid);
@@ -193,10 +195,10 @@ static bool start_command(struct holder *h) {
 /* --- losing it --- */
 
 /* Tells the tree to end, and fixes when it is killed. */
-static void stop_tree(struct holder *h, const char *reason, bool at_once) {
+static void stop_tree(struct holder *h, int reason, const char *text, bool at_once) {
     int64_t now = clock_now_ns(), safe = atomic_load(&h->shared->safe_ns);
     int64_t latest = safe == INT64_MAX ? safe : safe - h->run->kill_ms * NS_PER_MS;
-    set_reason(h, reason);
+    set_lost(h, reason, text);
     h->stopping = true;
     atomic_store(&h->shared->phase, PHASE_STOPPING);
     h->kill_ns = at_once ? now : least(latest, clock_after_ms(now, h->run->grace_ms));
@@ -224,16 +226,17 @@ static void check_lease(struct holder *h) {
     if (h->stopping) return;
     holder_tell_doubt(h);
     if (!held) {
+        int reason = h->shared->result.stopped_ms ? METRICS_LOST_WATCHER : holder_lost_reason(PAWL_LOST_GONE);
         holder_doubt(h, text, sizeof text);
         if (h->shared->result.stopped_ms)
             snprintf(text, sizeof text, "the process that renews (pid %d) was stopped", (int)getpid());
-        stop_tree(h, *text ? text : "the lock is not ours any more", at_once);
+        stop_tree(h, reason, *text ? text : "the lock is not ours any more", at_once);
     } else if (h->max_hold_ns <= now) {
-        stop_tree(h, "held for as long as --max-hold allows", false);
+        stop_tree(h, PAWL_LOST_MAX_HOLD, "held for as long as --max-hold allows", false);
     } else if (safe != INT64_MAX &&
                now >= safe - (at_once ? h->run->kill_ms : h->run->grace_ms + h->run->kill_ms) * NS_PER_MS) {
         holder_doubt(h, text, sizeof text);
-        stop_tree(h, *text ? text : "no renewal was confirmed in time", at_once);
+        stop_tree(h, PAWL_LOST_UNPROVEN, *text ? text : "no renewal was confirmed in time", at_once);
     }
 }
 
@@ -306,7 +309,7 @@ static void wake_front(const struct holder *h) {
 }
 
 static void front_died(struct holder *h) {
-    set_reason(h, "the process that you started was killed");
+    set_lost(h, METRICS_LOST_WATCHER, "the process that you started was killed");
     h->front_dead = true;
     kill_tree(h);
 }
@@ -408,6 +411,7 @@ static void let_go(struct holder *h) {
         code = pawl_release(h->lock, result->outcome == OUTCOME_LOST ? LOST_MS : RELEASE_MS, &error);
         if (code && result->outcome == OUTCOME_RAN) {
             result->code = code;
+            result->lost_reason = holder_lost_reason(PAWL_LOST_GONE);
             result->unproven = h->run->options.receipt || h->run->options.common.for_correctness;
             snprintf(result->text, sizeof result->text, "%s", error.text);
         }
@@ -418,17 +422,14 @@ static void let_go(struct holder *h) {
 static void conclude(struct holder *h) {
     struct run_result *result = &h->shared->result;
     if (h->stopping || h->front_dead) {
-        result->outcome = OUTCOME_LOST;
-        result->code = PAWL_ELOST;
         if (!h->tree_dead) kill_tree(h);
         result->gone_wall_ms = clock_wall_us() / 1000;
         watch_name_successor(h->client, h->run);
     } else if (result->exec_errno) {
         result->outcome = OUTCOME_CANNOT_EXEC;
     } else if (pawl_check(h->lock) != PAWL_OK) {
-        result->outcome = OUTCOME_LOST; /* found out too late: all of us were stopped, or the machine slept */
-        result->code = PAWL_ELOST;
-        set_reason(h, "the command ran past the time for which the lock was proven");
+        /* found out too late: all of us were stopped, or the machine slept */
+        set_lost(h, PAWL_LOST_UNPROVEN, "the command ran past the time for which the lock was proven");
         kill_tree(h);
         result->gone_wall_ms = clock_wall_us() / 1000;
     } else {

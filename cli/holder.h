@@ -1,6 +1,7 @@
 /* holder.h: the insides of the holder (holder.c), shared with what it hears from the library (hear.c). */
 #ifndef PAWL_CLI_HOLDER_H
 #define PAWL_CLI_HOLDER_H
+#include "metrics.h"
 #include "run.h"
 
 struct holder {
@@ -20,6 +21,8 @@ struct holder {
 pawl_observer holder_observe;
 /* Why the lock is in doubt or lost, as the library last said; "" nothing. */
 void holder_doubt(const struct holder *h, char *ret, size_t size);
+/* Of the loss that the library told: PAWL_LOST_... */
+int holder_lost_reason(int otherwise);
 /* What the library remarked about the ttl; with -v: that renewals fail, or work again. */
 void holder_tell_doubt(struct holder *h);
 /* The timer has fired: how late, and was it the machine? */

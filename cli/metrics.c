@@ -104,7 +104,7 @@ static void add_run(struct page *page, const struct run_result *result, int exit
     metrics_time(&class->acquisition, result->waited_ms * 1000);
     metrics_time(&class->held, result->held_ms * 1000);
     if (result->outcome == OUTCOME_LOST || (result->outcome == OUTCOME_RAN && result->code == PAWL_ELOST))
-        metrics_lost(class, result->text);
+        metrics_lost(class, result->lost_reason);
     if (result->outcome != OUTCOME_RAN && result->outcome != OUTCOME_LOST) return;
     double now = (double)(clock_wall_us() / 1000) / 1000;
     page->has_run = true;

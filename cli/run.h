@@ -56,7 +56,8 @@ struct run_result {
     int64_t stopped_ms;    /* the same when it came late because the holder had been stopped */
     size_t spared;
     pid_t spared_pid;
-    char text[640]; /* why: for a loss, or what the library said */
+    int lost_reason; /* PAWL_LOST_..., METRICS_LOST_WATCHER */
+    char text[640];  /* why: for a loss, or what the library said */
     char left_behind[256];
 };
 

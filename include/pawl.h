@@ -48,6 +48,12 @@ typedef struct {
 enum { PAWL_GRANTED = 1, PAWL_FAILED, PAWL_LOST, PAWL_DOUBT, PAWL_DOUBT_OVER, PAWL_RELEASED, PAWL_WAITING, PAWL_RENEWED, PAWL_LATE,
        PAWL_REMARK /* what is worse than it need be: a ttl below what the service advises, or raised to its least; a right
                       that is missing, so that waiting is a question again and again */ };
+enum { /* why a lock was lost, for counting; the text says it in words */
+    PAWL_LOST_UNPROVEN, /* no renewal was confirmed in time */
+    PAWL_LOST_GONE,     /* the service says that it is not ours any more */
+    PAWL_LOST_SESSION,  /* the connection that held it ended */
+    PAWL_LOST_MAX_HOLD  /* it was held for the longest time allowed */
+};
 typedef struct {
     size_t size;
     int type, code; /* PAWL_GRANTED..., and the PAWL_E... that goes with it */
@@ -55,8 +61,9 @@ typedef struct {
     void *user;     /* as given to pawl_acquire_start */
     int64_t token;
     char text[512];
+    int reason;     /* of LOST: PAWL_LOST_... */
 } pawl_event;
-#define PAWL_EVENT_INIT { sizeof(pawl_event), 0, 0, NULL, NULL, 0, "" }
+#define PAWL_EVENT_INIT { sizeof(pawl_event), 0, 0, NULL, NULL, 0, "", 0 }
 
 /* Sees every event as it happens: for logs and metrics. Called in any thread; must not block and must not call pawl. */
 typedef void pawl_observer(const pawl_event *event, const char *name, void *data);

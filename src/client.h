@@ -79,6 +79,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */
     bool contact;               /* the service has answered this attempt */
     bool waiting_told;          /* the observer knows that it waits */
+    unsigned char lost_reason;  /* PAWL_LOST_... */
     bool dirty;                 /* something of the claim may be there: undo */
     bool in_waiters;            /* the hub may name it: it waits, or it is held and watched */
     bool keeper_hears;          /* the keeper listens for it, and no caller */
@@ -179,7 +180,7 @@ void names_leave_locked(pawl_lock *lock); /* admits and wakes who is next; harml
 void names_free(pawl_client *client);
 
 /* lock.c, for everybody (the rest in lock.h) */
-void lock_lose_locked(pawl_lock *lock, int code, const char *text);
+void lock_lose_locked(pawl_lock *lock, int reason, const char *text); /* PAWL_LOST_... */
 void lock_wake_locked(pawl_lock *lock);
 void lock_unref_locked(pawl_lock *lock);
 void lock_free(pawl_lock *lock, bool forked);

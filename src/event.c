@@ -127,7 +127,7 @@ static void notice_losses_locked(pawl_client *c) {
         next = l->next;
         if (l->state != LOCK_HELD || lock_safe_until(l) > now) continue;
         if (most-- == 0) return;
-        lock_lose_locked(l, PAWL_ELOST, "no renewal was confirmed before the deadline");
+        lock_lose_locked(l, PAWL_LOST_UNPROVEN, "no renewal was confirmed before the deadline");
     }
     event_deadlines_moved_locked(c);
 }
@@ -157,6 +157,7 @@ PAWL_EXPORT int pawl_next_event(pawl_client *c, pawl_event *ret_event) {
         l->loss_waits = false;
         event.type = PAWL_LOST;
         event.code = PAWL_ELOST;
+        event.reason = l->lost_reason;
         if (l->end_text) snprintf(event.text, sizeof event.text, "%s", l->end_text);
     }
     pthread_mutex_unlock(&c->mutex);

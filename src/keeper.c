@@ -86,7 +86,7 @@ static void suspect_locked(pawl_lock *l, int64_t question_ms) {
     pthread_mutex_lock(&c->mutex);
     pthread_cond_broadcast(&c->session_free);
     if (l->state != LOCK_HELD) return;
-    if (says == BK_NO) lock_lose_locked(l, PAWL_ELOST, "it was removed from the service by somebody else");
+    if (says == BK_NO) lock_lose_locked(l, PAWL_LOST_GONE, "it was removed from the service by somebody else");
     else if (says > BK_NO)
         keeper_work_locked(l, earlier(clock_after_ms(client_now(c), SUSPECT_AGAIN_MS), l->max_until_ns));
     else if (l->max_until_ns < INT64_MAX) keeper_work_locked(l, l->max_until_ns);
@@ -113,7 +113,7 @@ static bool work_locked(pawl_client *c) {
     l->in_keeper = true;
     if (l->state == LOCK_PENDING) pending_locked(l, question_ms);
     else if (l->state == LOCK_HELD && now < l->max_until_ns) suspect_locked(l, question_ms);
-    else if (l->state == LOCK_HELD) lock_lose_locked(l, PAWL_ELOST, "held for the longest time allowed");
+    else if (l->state == LOCK_HELD) lock_lose_locked(l, PAWL_LOST_MAX_HOLD, "held for the longest time allowed");
     else ending_locked(l, question_ms);
     l->in_keeper = false;
     lock_unref_locked(l);

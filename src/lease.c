@@ -105,13 +105,13 @@ void lease_plan_locked(struct lease *lease) {
 
 /* --- losing --- */
 
-static void lose_locked(struct lease *lease, const char *why) {
+static void lose_locked(struct lease *lease, int reason, const char *why) {
     pawl_client *c = lease->client;
     heap_remove(&c->leases, &lease->timer);
     life_end(&lease->life);
     lease->state = LEASE_ENDED;
     if (lease->own) {
-        lock_lose_locked(lease->own, PAWL_ELOST, why);
+        lock_lose_locked(lease->own, reason, why);
         return;
     }
     lease->users++; /* so that it is freed here if nobody uses it */
@@ -120,7 +120,7 @@ static void lose_locked(struct lease *lease, const char *why) {
         next = l->next;
         if (l->lease != lease) continue;
         if (l->state == LOCK_PENDING) lock_wake_locked(l);
-        else lock_lose_locked(l, PAWL_ELOST, why);
+        else lock_lose_locked(l, reason, why);
     }
     unuse_locked(lease);
 }
@@ -128,7 +128,8 @@ static void lose_locked(struct lease *lease, const char *why) {
 void lease_gone(pawl_lock *l) {
     pawl_client *c = l->client;
     pthread_mutex_lock(&c->mutex);
-    if (l->lease->state == LEASE_ALIVE) lose_locked(l->lease, "the service says that the lease is gone");
+    if (l->lease->state == LEASE_ALIVE)
+        lose_locked(l->lease, PAWL_LOST_GONE, "the service says that the lease is gone");
     pthread_mutex_unlock(&c->mutex);
 }
 
@@ -197,7 +198,7 @@ static void collect_locked(pawl_client *c, struct batch *b) {
         int64_t now = client_now(c), soon = b->n > 0 ? lease->life.ttl_ns / 8 : 0;
         if (lease->timer.at_ns > now + soon) break;
         if (life_due(&lease->life, now) == LIFE_LOSE) {
-            lose_locked(lease, "no renewal was confirmed before the deadline");
+            lose_locked(lease, PAWL_LOST_UNPROVEN, "no renewal was confirmed before the deadline");
             if (++lost % LOSSES_AT_ONCE) continue;
             pthread_mutex_unlock(&c->mutex); /* many are lost at once: others want the mutex too */
             pthread_mutex_lock(&c->mutex);
@@ -238,9 +239,9 @@ static void apply_locked(pawl_client *c, struct lease *lease, enum bk_says says,
     bool wanted = lease->state == LEASE_ALIVE && (!lease->own || lease->own->state == LOCK_HELD);
     if (lease->own) lease->own->last_sent_ns = later(lease->own->last_sent_ns, sent_ns);
     if (wanted && says == BK_NO) {
-        lose_locked(lease, "the service says that it is not ours any more");
+        lose_locked(lease, PAWL_LOST_GONE, "the service says that it is not ours any more");
     } else if (wanted && life_due(&lease->life, client_now(c)) == LIFE_LOSE) {
-        lose_locked(lease,
+        lose_locked(lease, PAWL_LOST_UNPROVEN,
                     "a renewal was confirmed only behind the deadline"); /* whoever asked was told that it is lost */
     } else if (wanted && says == BK_YES) {
         if (life_confirm(&lease->life, sent_ns, left_ms)) tell_locked(lease, PAWL_DOUBT_OVER, PAWL_OK, NULL);

@@ -169,14 +169,15 @@ void lock_end_text(pawl_lock *l, int code, const char *text) {
     l->end_text = text && *text ? strdup(text) : NULL;
 }
 
-void lock_lose_locked(pawl_lock *l, int code, const char *text) {
+void lock_lose_locked(pawl_lock *l, int reason, const char *text) {
     if (l->state != LOCK_HELD) return;
     atomic_store_explicit(&l->max_until_ns, INT64_MIN, memory_order_release);
     if (l->lease->own) heap_remove(&l->client->leases, &l->lease->timer);
     l->state = LOCK_LOST;
-    lock_end_text(l, code, text);
+    l->lost_reason = (unsigned char)reason;
+    lock_end_text(l, PAWL_ELOST, text);
     lock_leave_locked(l);
-    observe(l, PAWL_LOST, code, text); /* first: who is woken by the loss may want to say why */
+    observe(l, PAWL_LOST, PAWL_ELOST, text); /* first: who is woken by the loss may want to say why */
     event_loss_locked(l);
 }
 
@@ -188,11 +189,11 @@ void lock_held_locked(pawl_lock *l) {
     if (l->lease->own) lease_plan_locked(l->lease);
     event_lost_fd_locked(l);
     if (l->lease->state == LEASE_ENDED) {
-        lock_lose_locked(l, PAWL_ELOST, "its lease ended while it was granted");
+        lock_lose_locked(l, PAWL_LOST_UNPROVEN, "its lease ended while it was granted");
         return;
     }
     if (l->session && l->session->dead) {
-        lock_lose_locked(l, PAWL_ELOST, "the connection that held the lock ended");
+        lock_lose_locked(l, PAWL_LOST_SESSION, "the connection that held the lock ended");
         return;
     }
     if (l->max_until_ns < INT64_MAX) keeper_work_locked(l, l->max_until_ns);

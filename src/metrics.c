@@ -1,5 +1,4 @@
 #include "metrics.h"
-#include "pawl.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +8,7 @@ static const int64_t limits_us[METRICS_BUCKETS] = {1000,     10000,    100000,  
 static const char *const results[METRICS_RESULTS] = {"granted", "busy",        "timeout", "cancelled",
                                                      "lost",    "unreachable", "denied",  "unsafe",
                                                      "invalid", "unsupported", "internal"};
-static const char *const reasons[METRICS_REASONS] = {"max_hold", "gone", "session", "watcher", "unproven"};
-/* How the library and `pawl run` say it; what is not here is a renewal that did not come. */
-static const struct {
-    const char *text;
-    int reason;
-} causes[] = {{"longest time allowed", 0}, {"--max-hold", 0}, {"not ours any more", 1},
-              {"connection that held", 2}, {"was killed", 3}, {"was stopped", 3}};
+static const char *const reasons[METRICS_REASONS] = {"unproven", "gone", "session", "max_hold", "watcher"};
 
 /* --- classes --- */
 
@@ -89,11 +82,8 @@ void metrics_acquired(struct metrics_class *class, int result) {
     more(&class->acquire[result >= 0 && result < METRICS_RESULTS ? result : PAWL_EINTERNAL], 1);
 }
 
-void metrics_lost(struct metrics_class *class, const char *text) {
-    int reason = METRICS_REASONS - 1;
-    for (size_t i = 0; i < sizeof causes / sizeof *causes; i++)
-        if (strstr(text, causes[i].text)) reason = causes[i].reason;
-    more(&class->lost[reason], 1);
+void metrics_lost(struct metrics_class *class, int reason) {
+    more(&class->lost[reason >= 0 && reason < METRICS_REASONS ? reason : PAWL_LOST_UNPROVEN], 1);
 }
 
 void metrics_skew(struct metrics *m, const char *node, int64_t skew_us) {

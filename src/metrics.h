@@ -6,6 +6,7 @@
  * hundred first classes have names of their own, the rest is "other". */
 #ifndef PAWL_METRICS_H
 #define PAWL_METRICS_H
+#include "pawl.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -17,7 +18,13 @@
 #define METRICS_CLASS_NAME 64
 #define METRICS_OTHER "other"
 
-enum { METRICS_RESULTS = 11, METRICS_REASONS = 5, METRICS_NODES = 16, METRICS_BUCKETS = 12 };
+enum {
+    METRICS_RESULTS = 11,
+    METRICS_LOST_WATCHER = PAWL_LOST_MAX_HOLD + 1, /* one of the watchers of `pawl run` died or hung */
+    METRICS_REASONS,
+    METRICS_NODES = 16,
+    METRICS_BUCKETS = 12
+};
 
 struct metrics_histogram {
     _Atomic uint64_t count, sum_us, bucket[METRICS_BUCKETS]; /* bucket: not cumulative; what is above all is in count */
@@ -55,8 +62,8 @@ struct metrics_class *metrics_class(struct metrics *metrics, const char *lock);
 void metrics_time(struct metrics_histogram *histogram, int64_t us);
 /* result: PAWL_OK: granted, or the PAWL_E... with which it was not. */
 void metrics_acquired(struct metrics_class *class, int result);
-/* text: as the library, or `pawl run`, says why a lock was lost. */
-void metrics_lost(struct metrics_class *class, const char *text);
+/* reason: PAWL_LOST_..., or METRICS_LOST_WATCHER. */
+void metrics_lost(struct metrics_class *class, int reason);
 /* A node's clock minus ours. */
 void metrics_skew(struct metrics *metrics, const char *node, int64_t skew_us);
 

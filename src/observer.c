@@ -55,7 +55,7 @@ static void count_renewal(pawl_lock *l, int64_t now_ns, bool confirmed) {
     if (confirmed) l->seen.renewed_ns = now_ns;
 }
 
-static void count(pawl_lock *l, int type, int code, const char *text) {
+static void count(pawl_lock *l, int type, int code) {
     int64_t now_ns = client_now(l->client);
     switch (type) {
     case PAWL_WAITING:
@@ -65,11 +65,11 @@ static void count(pawl_lock *l, int type, int code, const char *text) {
     case PAWL_GRANTED: count_grant(l, now_ns); break;
     case PAWL_FAILED: count_end(l, code); break;
     case PAWL_LOST:
-        if (stop_holding(l, now_ns)) metrics_lost(class_of(l), text);
+        if (stop_holding(l, now_ns)) metrics_lost(class_of(l), l->lost_reason);
         break;
     case PAWL_RELEASED:
         count_end(l, PAWL_ECANCELLED); /* while it was pending */
-        if (stop_holding(l, now_ns) && code == PAWL_ELOST) metrics_lost(class_of(l), "not ours any more");
+        if (stop_holding(l, now_ns) && code == PAWL_ELOST) metrics_lost(class_of(l), PAWL_LOST_GONE);
         break;
     case PAWL_RENEWED: count_renewal(l, now_ns, true); break;
     case PAWL_DOUBT: count_renewal(l, now_ns, false); break;
@@ -84,11 +84,12 @@ void observe_end(pawl_lock *l) {
 
 void observe(pawl_lock *l, int type, int code, const char *text) {
     const pawl_options *o = &l->client->options;
-    count(l, type, code, text ? text : "");
+    count(l, type, code);
     if (!o->observe) return;
     pawl_event event = PAWL_EVENT_INIT;
     event.type = type;
     event.code = code;
+    if (type == PAWL_LOST) event.reason = l->lost_reason;
     event.lock = l;
     event.user = l->user;
     event.token = l->granted ? (int64_t)l->grant.token : 0;

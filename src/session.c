@@ -224,7 +224,7 @@ void session_died_locked(pawl_client *c, struct session *s) {
     for (pawl_lock *l = s->holds > 0 ? c->locks : NULL, *next; l; l = next) {
         next = l->next;
         if (l->session == s && l->state == LOCK_HELD)
-            lock_lose_locked(l, PAWL_ELOST, "the connection that held the lock ended");
+            lock_lose_locked(l, PAWL_LOST_SESSION, "the connection that held the lock ended");
     }
     if (!s->busy && s->holds == 0) drop_locked(c, s);
 }
