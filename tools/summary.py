@@ -65,6 +65,7 @@ def main():
             tests = [json.loads(line) for line in file if line.strip()]
     total = [0, 0, 0]
     whole = []
+    again = []  # by steady.py
     explained = 0  # programs that failed for meson, and not for us
     seconds = 0.0
     for test in tests:
@@ -75,6 +76,8 @@ def main():
             show(test)
         if got[2] and not got[0] and not got[1] and "PAWL_TEST_FULL" not in (test.get("stdout") or ""):
             whole.append(test["name"])
+        if re.search("^# again: ", test.get("stderr") or "", re.M):
+            again.append(test["name"])
         explained += test["result"] == "FAIL" and not got[1]
     passed, failed, skipped = total
     if status in (124, 137):
@@ -82,6 +85,8 @@ def main():
     if status and not failed and status != explained:
         failed += 1
         print(f"\n{label}: meson test returned {status} without a failing test")
+    if again:
+        print(f"\n{label}: run again, since the machine stood still while they failed: {', '.join(again)}")
     if whole:
         print(f"\n{label}: skipped as a whole: {', '.join(whole)}")
         if os.environ.get("CI") == "true":
