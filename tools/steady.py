@@ -20,10 +20,9 @@ TRIES = 3
 
 def run(command, out):
     """(exit status, the longest time that this program stood still while it waited)"""
-    still, ended = 0.0, threading.Event()
+    still, before, ended = 0.0, time.monotonic(), threading.Event()
     test = subprocess.Popen(command, stdout=out)
     threading.Thread(target=lambda: (test.wait(), ended.set()), daemon=True).start()
-    before = time.monotonic()
     while not ended.wait(0.01):
         now = time.monotonic()
         still, before = max(still, now - before - 0.01), now
