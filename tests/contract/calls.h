@@ -17,6 +17,7 @@ int call_entries(pawl_client *, const char *name); /* holders and waiters */
 void call_await_entries(pawl_client *, const char *name, int n);
 bool call_readable(int fd, int64_t ms); /* soon */
 int64_t call_now_ms(void);
+int64_t call_ran_ms(void); /* for upper bounds: ran.h */
 
 /* A thread that acquires, and waits for it. */
 struct call_thread {
