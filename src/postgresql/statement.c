@@ -1,6 +1,7 @@
 /* statement.c: the statements, as they follow from the parameters of the URL. The order inside the first two is their
  * point: lock, then number, then the test whether the number is on disk; a waiter that drew its number before it had
- * the lock could hold with a lower one than its predecessor. OFFSET 0 keeps the planner from merging the levels. */
+ * the lock could hold with a lower one than its predecessor. The branches of one CASE are evaluated in order, and no
+ * further than needed; a level of its own for each would cost more than the numbers do. */
 #include "postgresql.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,11 +20,12 @@ static char *format(const char *text, ...) {
 static char *try_and_token(const struct bk *bk, const char *shared) {
     const char *key = key_expression(bk->key);
     if (!bk->tokens) return format("SELECT CASE WHEN pg_try_advisory_lock%s(%s) THEN 0 END", shared, key);
-    return format("SELECT n%s FROM (SELECT CASE WHEN got THEN nextval('pawl.token') END AS n "
-                  "FROM (SELECT pg_try_advisory_lock%s(%s) AS got OFFSET 0) g OFFSET 0) t",
-                  bk->flush ? ", CASE WHEN n IS NOT NULL AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() "
-                              "THEN pg_logical_emit_message(true, 'pawl', ''::text) END"
-                            : "",
+    if (!bk->flush)
+        return format("SELECT CASE WHEN pg_try_advisory_lock%s(%s) THEN nextval('pawl.token') END", shared, key);
+    return format("SELECT CASE WHEN NOT pg_try_advisory_lock%s(%s) THEN NULL "
+                  "WHEN nextval('pawl.token') IS NULL THEN NULL " /* it never is */
+                  "WHEN pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn() THEN lastval() "
+                  "WHEN pg_logical_emit_message(true, 'pawl', ''::text) IS NOT NULL THEN lastval() END",
                   shared, key);
 }
 
