@@ -70,6 +70,7 @@ typedef struct {
     size_t size;
     const char *table, *key; /* key: the column that names the row */
     const char *fence, *by;  /* columns: bigint NOT NULL DEFAULT 0, and text or NULL: none */
+    const char *statement;   /* NULL, or the name of the prepared statement that does it, as you chose it */
 } pawl_postgres_fence;
 
 /* UPDATE table SET `set`, fence = token, by = who WHERE key = $1 AND fence <= token: one atomic step in READ COMMITTED.
@@ -77,6 +78,12 @@ typedef struct {
  * UPDATE cannot tell from stale. The cheapest guard; only as good as every writer's use of it. */
 int pawl_postgres_guard_update(struct pg_conn *conn, const pawl_postgres_fence *fence, const char *key, const char *set,
                                int n, const char *const values[], const pawl_guard_write *write, pawl_error *error);
+
+/* Prepares that statement on this connection, under the name in `fence`; pawl_postgres_guard_update then executes it, and
+ * does not look at `set`. Parsed once it costs as much as an UPDATE without a guard. Not behind a pooler that gives the
+ * next transaction another server connection. */
+int pawl_postgres_guard_prepare(struct pg_conn *conn, const pawl_postgres_fence *fence, const char *set, int n,
+                                pawl_error *error);
 
 #ifdef __cplusplus
 }

@@ -98,33 +98,70 @@ static int missed(PGconn *conn, const pawl_postgres_fence *f, const char *key, c
     return code;
 }
 
+static pawl_postgres_fence whole_fence(const pawl_postgres_fence *given) {
+    pawl_postgres_fence f = {0};
+    memcpy(&f, given, given->size < sizeof f ? given->size : sizeof f);
+    return f;
+}
+
+/* The parameters: key, those of `set`, token, and who. To be freed; NULL: see *error. */
+static char *update_text(const pawl_postgres_fence *f, const char *set, int n, pawl_error *error) {
+    char *sql = NULL, by[64] = "";
+    if (n < 0 || n > 1000) {
+        error_set(error, PAWL_EINVALID, NULL, "from 0 to 1000 parameters, not %d", n);
+        return NULL;
+    }
+    if (f->by) snprintf(by, sizeof by, " = $%d", n + 3);
+    if (asprintf(&sql, "UPDATE %s SET %s, %s = $%d%s%s%s WHERE %s = $1 AND %s <= $%d", f->table, set, f->fence, n + 2,
+                 f->by ? ", " : "", f->by ? f->by : "", by, f->key, f->fence, n + 2) >= 0)
+        return sql;
+    error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+    return NULL;
+}
+
+PAWL_EXPORT int pawl_postgres_guard_prepare(PGconn *conn, const pawl_postgres_fence *given, const char *set, int n,
+                                            pawl_error *error) {
+    pawl_error own = PAWL_ERROR_INIT;
+    pawl_postgres_fence f = whole_fence(given);
+    if (!f.statement) return error_set(error, PAWL_EINVALID, NULL, "a statement to be prepared needs a name");
+    char *sql = update_text(&f, set, n, &own);
+    if (!sql) return error_set(error, own.code, NULL, "%s", own.text);
+    PGresult *result = PQprepare(conn, f.statement, sql, 0, NULL);
+    free(sql);
+    int code = pawl_postgres_guard_result(result, error);
+    PQclear(result);
+    return code;
+}
+
+static PGresult *update(PGconn *conn, const pawl_postgres_fence *f, const char *set, int n, const char *const all[],
+                        pawl_error *own) {
+    int parameters = n + (f->by ? 3 : 2);
+    if (f->statement) return PQexecPrepared(conn, f->statement, parameters, all, NULL, NULL, 0);
+    char *sql = update_text(f, set, n, own);
+    PGresult *result = sql ? PQexecParams(conn, sql, parameters, NULL, all, NULL, NULL, 0) : NULL;
+    free(sql);
+    return result;
+}
+
 PAWL_EXPORT int pawl_postgres_guard_update(PGconn *conn, const pawl_postgres_fence *given, const char *key,
                                            const char *set, int n, const char *const values[],
                                            const pawl_guard_write *write_given, pawl_error *error) {
-    pawl_postgres_fence f = {0};
+    pawl_error own = PAWL_ERROR_INIT;
+    pawl_postgres_fence f = whole_fence(given);
     pawl_guard_write write = whole(write_given);
-    memcpy(&f, given, given->size < sizeof f ? given->size : sizeof f);
-    char *sql = NULL, by[64] = "", token[24];
+    char token[24];
     if (write.token == 0) return error_set(error, PAWL_GNOTOKEN, NULL, "no token: an update needs the lock's");
     if (write.token < 0 || write.token > INT64_C(9007199254740991))
         return error_set(error, PAWL_GDAMAGED, NULL, "damaged token %" PRId64 ": a token is 1 to 2^53-1", write.token);
-    if (n < 0 || n > 1000) return error_set(error, PAWL_EINVALID, NULL, "from 0 to 1000 parameters, not %d", n);
-    const char **all = calloc((size_t)n + 3, sizeof *all);
+    const char **all = calloc(n < 0 ? 1 : (size_t)n + 3, sizeof *all);
+    if (!all) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     snprintf(token, sizeof token, "%" PRId64, write.token);
-    snprintf(by, sizeof by, " = $%d", n + 3);
-    if (!all || asprintf(&sql, "UPDATE %s SET %s, %s = $%d%s%s%s WHERE %s = $1 AND %s <= $%d", f.table, set, f.fence,
-                         n + 2, f.by ? ", " : "", f.by ? f.by : "", f.by ? by : "", f.key, f.fence, n + 2) < 0) {
-        free(all);
-        return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
-    }
     all[0] = key;
     for (int i = 0; i < n; i++) all[i + 1] = values[i];
-    all[n + 1] = token;
-    all[n + 2] = write.by;
-    PGresult *result = PQexecParams(conn, sql, n + (f.by ? 3 : 2), NULL, all, NULL, NULL, 0);
-    free(sql);
+    if (n >= 0) all[n + 1] = token, all[n + 2] = write.by;
+    PGresult *result = update(conn, &f, set, n, all, &own);
     free(all);
-    int code = pawl_postgres_guard_result(result, error);
+    int code = own.code ? error_set(error, own.code, NULL, "%s", own.text) : pawl_postgres_guard_result(result, error);
     bool none = code == PAWL_OK && strcmp(PQcmdTuples(result), "0") == 0;
     PQclear(result);
     return none ? missed(conn, &f, key, &write, error) : code;

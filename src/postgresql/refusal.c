@@ -16,6 +16,7 @@ static const struct {
      "pawl is not installed there, or another version: pawl init URL"}, /* undefined function, table */
     {"3F000", PAWL_EUNSAFE, "pawl is not installed there: pawl init URL"},
     {"22", PAWL_EINVALID, NULL}, /* a name that the database's encoding lacks, a key that is none */
+    {"26000", PAWL_EINVALID, "prepare it on this connection first"}, /* no such prepared statement */
     {"53200", PAWL_EUNREACHABLE, "its lock table is full; raise max_locks_per_transaction"},
     {"55P03", PAWL_EBUSY, NULL},        /* lock_not_available */
     {"40P01", PAWL_EBUSY, NULL},        /* deadlock_detected */

@@ -13,7 +13,7 @@ BEGIN
   IF to_regclass('pawl.meta') IS NOT NULL THEN SELECT m.layout INTO installed FROM pawl.meta m; END IF;
   IF installed > 2 THEN
     RAISE EXCEPTION 'pawl: layout % is installed here, which is newer than this one (2): use the pawl that made it', installed
-      USING ERRCODE = 'PW008';
+      USING ERRCODE = 'PW008', HINT = 'Nothing was changed.';
   END IF;
   IF installed = 1 THEN ALTER TABLE pawl.meta DROP COLUMN IF EXISTS id, DROP COLUMN IF EXISTS since; END IF; -- now sequences
 END $$;

@@ -103,7 +103,11 @@ BEGIN
       THEN format('Moved from another service: that one is of %s:, this one of %s:. Lift the numbers at the new home: pawl token advance --to %s.',
         s.mark_service, current_setting('pawl.service', true), s.mark_token)
       WHEN s.answer = 'stale' THEN 'Nothing was changed. Whoever has the lock now has a higher token: this one was lost.'
-      ELSE 'Nothing was changed.' END;
+      ELSE 'Nothing was changed. ' || CASE s.answer
+        WHEN 'wrong-lock' THEN format('Numbers of two locks cannot be compared: take %L, or name another resource.', s.mark_lock)
+        WHEN 'no-token' THEN 'Send the number that came with the lock: SET LOCAL pawl.token = ''N'', or the third argument of pawl.guard.'
+        WHEN 'damaged' THEN 'If it is the number that came with the lock, a clock is wrong: compare pawl token show with this server.'
+        ELSE 'The rule was fixed when the resource was written first, or by pawl guard install.' END END;
 END $$;
 
 -- In the caller's transaction, before it writes what the resource stands for: returns the token, or refuses. An equal token
@@ -114,11 +118,39 @@ CREATE OR REPLACE FUNCTION pawl.guard(resource text, lock text, token bigint, se
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 BEGIN
   IF seq OPERATOR(pg_catalog.=) 0::bigint THEN
-    PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) guard.resource AND g.token OPERATOR(pg_catalog.=) guard.token
-      AND g.lock OPERATOR(pg_catalog.=) guard.lock AND g.rule OPERATOR(pg_catalog.=) 'ge'::text AND g.used FOR SHARE;
+    PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) guard.resource COLLATE "C" AND g.token OPERATOR(pg_catalog.=) guard.token
+      AND g.lock OPERATOR(pg_catalog.=) guard.lock COLLATE "C" AND g.rule OPERATOR(pg_catalog.=) 'ge'::text AND g.used FOR SHARE;
     IF FOUND THEN RETURN token; END IF;
   END IF;
-  RETURN pawl.guard_or_refuse(resource, lock, token, seq, writer);
+  RETURN pawl.guard_or_refuse(resource COLLATE "C", lock COLLATE "C", token, seq, writer);
+END $$;
+
+-- What the trigger of a protected table asks: the resource of the row as it was and as it is; the same twice for a row that
+-- comes or goes. Lock and token are the caller's settings. The usual case is one look-up and nothing else. COLLATE "C": names
+-- are compared by their bytes, whatever the collation of the column that they are made of.
+CREATE OR REPLACE FUNCTION pawl.guard_row_anew(was text, now text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog AS $$
+DECLARE l text COLLATE "C" := nullif(current_setting('pawl.lock', true), ''); t text COLLATE "C" := nullif(current_setting('pawl.token', true), '');
+  old_name text COLLATE "C" := was; new_name text COLLATE "C" := now; n bigint := CASE WHEN t ~ '^-?[0-9]{1,18}$' THEN t::bigint END;
+BEGIN
+  IF n IS NULL AND t IS NOT NULL AND l IS NOT NULL AND old_name IS NOT NULL AND new_name IS NOT NULL THEN
+    RAISE EXCEPTION 'pawl: damaged token % from %: not a number of 1 to 2^53-1', quote_literal(left(t, 40)), pawl.worker()
+      USING ERRCODE = 'PW004', HINT = 'Nothing was changed. SET LOCAL pawl.token is to the number that came with the lock, in digits.',
+      DETAIL = json_build_object('resource', old_name, 'lock', l, 'worker', pawl.worker(), 'attempted', left(t, 40))::text;
+  END IF;
+  PERFORM pawl.guard(old_name, l, n);
+  IF new_name IS DISTINCT FROM old_name THEN PERFORM pawl.guard(new_name, l, n); END IF;
+  RETURN true;
+END $$;
+
+CREATE OR REPLACE FUNCTION pawl.guard_row(was text, now text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+BEGIN
+  PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) was COLLATE "C" AND was COLLATE "C" OPERATOR(pg_catalog.=) now
+    AND g.token::pg_catalog.text OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.token', true)
+    AND g.lock OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.lock', true)
+    AND g.rule OPERATOR(pg_catalog.=) 'ge'::pg_catalog.text AND g.used FOR SHARE;
+  IF FOUND THEN RETURN true; END IF;
+  RETURN pawl.guard_row_anew(was, now);
 END $$;
 
 -- Of the owner: the mark, lower or higher, after tokens were lost for good. Kept with who and why. false: no such record.
@@ -191,18 +223,11 @@ BEGIN
   EXECUTE format('CREATE OR REPLACE FUNCTION pawl.%I() RETURNS trigger LANGUAGE plpgsql %s AS %L', fn,
     CASE WHEN plain THEN '' ELSE 'SET datestyle = ''ISO, YMD'' SET timezone = ''UTC'' SET intervalstyle = ''iso_8601'' '
       'SET bytea_output = ''hex'' SET extra_float_digits = 1' END,
+    -- One expression and no more: each costs as much again in every transaction.
     format($body$
-DECLARE l text := nullif(current_setting('pawl.lock', true), ''); t text := nullif(current_setting('pawl.token', true), '');
-  n bigint := CASE WHEN t ~ '^[0-9]{1,18}$' THEN t::bigint WHEN t IS NOT NULL THEN -1 END; was text; now text;
+DECLARE done boolean;
 BEGIN
-  IF TG_OP <> 'INSERT' THEN
-    was := %s;
-    n := pawl.guard(was, l, n); -- cheaper than PERFORM
-  END IF;
-  IF TG_OP <> 'DELETE' THEN
-    now := %s;
-    IF now IS DISTINCT FROM was OR now IS NULL THEN n := pawl.guard(now, l, n); END IF;
-  END IF;
+  done := pawl.guard_row(CASE WHEN TG_OP <> 'INSERT' THEN %1$s ELSE %2$s END, CASE WHEN TG_OP <> 'DELETE' THEN %2$s ELSE %1$s END);
   RETURN NULL;
 END $body$, e[1], e[2]));
   FOR m IN SELECT * FROM pawl.family(target) LOOP

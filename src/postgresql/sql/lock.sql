@@ -90,7 +90,7 @@ CREATE OR REPLACE FUNCTION pawl.check_transaction() RETURNS void LANGUAGE plpgsq
 BEGIN
   IF current_setting('transaction_isolation') NOT LIKE 'read%' THEN
     RAISE EXCEPTION 'pawl: take the lock in READ COMMITTED: the snapshot of this transaction may be older than the lock'
-      USING ERRCODE = 'PW005';
+      USING ERRCODE = 'PW005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED; or lock outside of the transaction: pawl run, pawl_acquire.';
   END IF;
   IF transaction_timestamp() = statement_timestamp() AND current_query() !~ ';\s*\S'
      AND current_query() ~* 'pawl"?\s*\.\s*"?(try_)?lock(_shared)?"?\s*\(' THEN

@@ -31,7 +31,8 @@ BEGIN
   me := hashtextextended(pawl.identity(), 0) & 9223372036854775807;
   IF (SELECT s.last_value FROM pawl.server s) <> me THEN
     IF client_us > 0 AND abs(pawl.clock_us() - client_us) > 86400000000 THEN
-      RAISE EXCEPTION 'pawl: the clocks of this server and of its client are more than a day apart' USING ERRCODE = 'PW006';
+      RAISE EXCEPTION 'pawl: the clocks of this server and of its client are more than a day apart' USING ERRCODE = 'PW006',
+        HINT = 'Set both right, then try again: numbers that begin at a wrong clock stay. Nothing was written.';
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
     BEGIN

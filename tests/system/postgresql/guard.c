@@ -187,12 +187,15 @@ static void test_a_protected_table(void **state) {
     sql_refuses(a, "UPDATE acct SET balance = 1", "PW003", "brought no token");
     sql_refuses(a, "DELETE FROM acct", "PW003", "brought no token");
     with(a, "l", 8, "UPDATE acct SET balance = 2500 WHERE id = '9021'");
+    sql_refuses(a, "BEGIN; SET LOCAL pawl.lock = 'l'; SET LOCAL pawl.token = '-8'; UPDATE acct SET balance = 1",
+                "PW004", "damaged token -8");
+    sql_does(a, "ROLLBACK");
     with(a, "l", 8, "UPDATE acct SET balance = 2600 WHERE id = '9021'");
     refused(a, "l", 7, "UPDATE acct SET balance = 1500", "PW001", "stale token 7 from a (process");
     refused(a, "m", 9, "UPDATE acct SET balance = 1500", "PW002", "belongs to lock 'l'");
     refused(a, "l", 7, "DELETE FROM acct", "PW001", "current is 8");
     sql_refuses(a, "BEGIN; SET LOCAL pawl.lock = 'l'; SET LOCAL pawl.token = '8x'; UPDATE acct SET balance = 1",
-                "PW004", "damaged token");
+                "PW004", "damaged token '8x'");
     sql_does(a, "ROLLBACK");
     sql_refuses(a, "TRUNCATE acct", "PW003", "TRUNCATE");
     is("SELECT balance FROM acct", "2600");
@@ -266,6 +269,19 @@ static void test_rows_without_a_resource_and_renamed_tables(void **state) {
     is("SELECT string_agg(resource, ', ') FROM pawl.guarded WHERE token = 9", "old 5");
     sql_does(a, "SELECT pawl.unprotect('sw'), pawl.unprotect('sw_old'); INSERT INTO sw_old VALUES (2, 2)");
     sql_refuses(a, "SELECT pawl.protect('pawl.guarded')", "42809", "pawl's own");
+}
+
+/* A key of a collation for which other bytes are equal is a name by its bytes; and so is what pawl.guard is given. */
+static void test_collations(void **state) {
+    (void)state;
+    sql_does(a, "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+                "CREATE TABLE ci (id text COLLATE ci PRIMARY KEY, n int); SELECT pawl.protect('ci')");
+    with(a, "l", 7, "INSERT INTO ci VALUES ('Name', 1)");
+    with(a, "l", 8, "UPDATE ci SET id = 'NAME' WHERE id = 'name'");
+    refused(a, "l", 7, "UPDATE ci SET n = 2 WHERE id = 'name'", "PW001", "current is 8");
+    is("SELECT string_agg(resource || token, ' ' ORDER BY resource) FROM pawl.guarded", "t.ci:NAME8 t.ci:Name8");
+    assert_int_equal(sql_number(a, "SELECT pawl.guard('r ' || id, 'l', 9) FROM ci"), 9);
+    assert_int_equal(sql_number(a, "SELECT pawl.guard('r ' || id, 'l', 9) FROM ci"), 9);
 }
 
 static void test_partitions_inheritance_conflicts_and_copy(void **state) {
@@ -374,7 +390,7 @@ static void test_c(void **state) {
     (void)state;
     pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
     pawl_error error = PAWL_ERROR_INIT;
-    pawl_postgres_fence fence = {sizeof fence, "acct", "id", "fence", "fenced_by"};
+    pawl_postgres_fence fence = {sizeof fence, "acct", "id", "fence", "fenced_by", NULL};
     const char *values[] = {"2500"};
     write.resource = "r", write.lock = "acct", write.token = 8, write.by = "worker 2", write.service = "redis";
     assert_int_equal(pawl_postgres_guard(a, &write, &error), PAWL_EINVALID);
@@ -403,6 +419,16 @@ static void test_c(void **state) {
     assert_int_equal(pawl_postgres_guard_update(a, &fence, "9021", "balance = 0", 0, NULL, &write, &error),
                      PAWL_GNOTOKEN);
     is("SELECT balance || ' ' || fence || ' ' || fenced_by FROM acct", "2501 8 worker 1");
+    fence.statement = "withdraw";
+    write.token = 9;
+    assert_int_equal(pawl_postgres_guard_update(a, &fence, "9021", NULL, 1, values, &write, &error), PAWL_EINVALID);
+    assert_non_null(strstr(error.text, "prepare it"));
+    if (pawl_postgres_guard_prepare(a, &fence, "balance = $2", 1, &error)) fail_msg("%s", error.text);
+    assert_int_equal(pawl_postgres_guard_update(a, &fence, "9021", NULL, 1, values, &write, &error), PAWL_OK);
+    write.token = 8;
+    assert_int_equal(pawl_postgres_guard_update(a, &fence, "9021", NULL, 1, values, &write, &error), PAWL_GSTALE);
+    assert_int_equal(pawl_postgres_guard_update(a, &fence, "9022", NULL, 1, values, &write, &error), PAWL_GNORECORD);
+    is("SELECT balance || ' ' || fence || ' ' || fenced_by FROM acct", "2500 9 worker 3");
     sql_does(a, "SELECT pawl.protect('acct'); BEGIN");
     write.token = 9;
     assert_int_equal(pawl_postgres_guard_tell(a, &write, &error), PAWL_OK);
@@ -423,6 +449,7 @@ int main(void) {
                                        T(test_quoting),
                                        T(test_resource_expression_and_composite_keys),
                                        T(test_rows_without_a_resource_and_renamed_tables),
+                                       T(test_collations),
                                        T(test_partitions_inheritance_conflicts_and_copy),
                                        T(test_roles),
                                        T(test_refusals_are_kept),
