@@ -79,9 +79,9 @@ typedef struct {
 int pawl_postgres_guard_update(struct pg_conn *conn, const pawl_postgres_fence *fence, const char *key, const char *set,
                                int n, const char *const values[], const pawl_guard_write *write, pawl_error *error);
 
-/* Prepares that statement on this connection, under the name in `fence`; pawl_postgres_guard_update then executes it, and
- * does not look at `set`. Parsed once it costs as much as an UPDATE without a guard. Not behind a pooler that gives the
- * next transaction another server connection. */
+/* Prepares that statement on this connection, under the name in `fence`; pawl_postgres_guard_update then executes it,
+ * and does not look at `set`. Parsed once it costs as much as an UPDATE without a guard. Not behind a pooler that gives
+ * the next transaction another server connection. */
 int pawl_postgres_guard_prepare(struct pg_conn *conn, const pawl_postgres_fence *fence, const char *set, int n,
                                 pawl_error *error);
 

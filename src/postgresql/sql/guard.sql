@@ -192,7 +192,7 @@ $$ SELECT 'protect_' || target::oid $$; -- the table may be renamed, and another
 -- form of a row. TABLE has its schema before it unless that is public.
 CREATE OR REPLACE FUNCTION pawl.protect(target regclass, resource text DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
 SET client_min_messages = warning AS $$
-DECLARE c record; keys text[]; plain boolean := true; prefix text; v text; e text[]; m record; fn text := pawl.protector(target);
+DECLARE c record; keys text[]; plain boolean := true; one boolean := false; prefix text; body text; v text; e text[]; m record; fn text := pawl.protector(target);
 BEGIN
   SELECT k.relkind, k.relname, n.nspname INTO c FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace WHERE k.oid = target;
   IF c.nspname = 'pawl' THEN
@@ -204,7 +204,8 @@ BEGIN
   IF resource IS NULL THEN
     SELECT array_agg(quote_ident(a.attname) ORDER BY k.n),
       bool_and(a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'text'::regtype, 'varchar'::regtype,
-        'bpchar'::regtype, 'uuid'::regtype, 'numeric'::regtype, 'bool'::regtype)) INTO keys, plain
+        'bpchar'::regtype, 'uuid'::regtype, 'numeric'::regtype, 'bool'::regtype)),
+      count(*) = 1 AND bool_and(a.atttypid NOT IN ('bpchar'::regtype, 'bool'::regtype)) INTO keys, plain, one
       FROM pg_index i, unnest(i.indkey) WITH ORDINALITY k(number, n), pg_attribute a
       WHERE i.indrelid = target AND i.indisprimary AND a.attrelid = target AND a.attnum = k.number;
     IF keys IS NULL THEN
@@ -219,17 +220,38 @@ BEGIN
       WHEN cardinality(keys) = 1 THEN format('%L || %s.%s::text', prefix, v, keys[1])
       ELSE format('%L || ROW(%s.%s)::text', prefix, v, array_to_string(keys, ', ' || v || '.')) END;
   END LOOP;
-  -- A resource has one name whatever the session's settings are.
-  EXECUTE format('CREATE OR REPLACE FUNCTION pawl.%I() RETURNS trigger LANGUAGE plpgsql %s AS %L', fn,
-    CASE WHEN plain THEN '' ELSE 'SET datestyle = ''ISO, YMD'' SET timezone = ''UTC'' SET intervalstyle = ''iso_8601'' '
-      'SET bytea_output = ''hex'' SET extra_float_digits = 1' END,
-    -- One expression and no more: each costs as much again in every transaction.
-    format($body$
+  -- As few expressions as can be: each costs as much again in every transaction.
+  body := format($body$
 DECLARE done boolean;
 BEGIN
   done := pawl.guard_row(CASE WHEN TG_OP <> 'INSERT' THEN %1$s ELSE %2$s END, CASE WHEN TG_OP <> 'DELETE' THEN %2$s ELSE %1$s END);
   RETURN NULL;
-END $body$, e[1], e[2]));
+END $body$, e[1], e[2]);
+  -- The usual case, a key of one column, looks for itself, with the owner's rights: so nothing in it may be taken from a search
+  -- path, and a key becomes text by the output function of its type (concat), which is nobody's to define, as a cast is.
+  IF plain AND one THEN
+    body := format($body$
+DECLARE done boolean;
+BEGIN
+  PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=)
+      pg_catalog.concat(%1$L, CASE WHEN TG_OP OPERATOR(pg_catalog.=) 'INSERT'::pg_catalog.text THEN NEW.%2$s ELSE OLD.%2$s END) COLLATE "C"
+    AND CASE WHEN TG_OP OPERATOR(pg_catalog.=) 'UPDATE'::pg_catalog.text
+      THEN pg_catalog.concat(OLD.%2$s) COLLATE "C" OPERATOR(pg_catalog.=) pg_catalog.concat(NEW.%2$s) ELSE true END
+    AND g.token::pg_catalog.text OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.token', true)
+    AND g.lock OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.lock', true)
+    AND g.rule OPERATOR(pg_catalog.=) 'ge'::pg_catalog.text AND g.used FOR SHARE;
+  IF FOUND THEN RETURN NULL; END IF;
+  done := pawl.guard_row_anew(
+    pg_catalog.concat(%1$L, CASE WHEN TG_OP OPERATOR(pg_catalog.=) 'INSERT'::pg_catalog.text THEN NEW.%2$s ELSE OLD.%2$s END),
+    pg_catalog.concat(%1$L, CASE WHEN TG_OP OPERATOR(pg_catalog.=) 'DELETE'::pg_catalog.text THEN OLD.%2$s ELSE NEW.%2$s END));
+  RETURN NULL;
+END $body$, prefix, keys[1]);
+  END IF;
+  -- A resource has one name whatever the session's settings are.
+  EXECUTE format('CREATE OR REPLACE FUNCTION pawl.%I() RETURNS trigger LANGUAGE plpgsql %s %s AS %L', fn,
+    CASE WHEN plain AND one THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END,
+    CASE WHEN plain THEN '' ELSE 'SET datestyle = ''ISO, YMD'' SET timezone = ''UTC'' SET intervalstyle = ''iso_8601'' '
+      'SET bytea_output = ''hex'' SET extra_float_digits = 1' END, body);
   FOR m IN SELECT * FROM pawl.family(target) LOOP
     EXECUTE format('DROP TRIGGER IF EXISTS pawl_truncate ON %s', m.member);
     EXECUTE format('CREATE TRIGGER pawl_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_truncate()', m.member);

@@ -337,6 +337,38 @@ static void test_roles(void **state) {
     sql_does(a, "DROP OWNED BY app; DROP ROLE app");
 }
 
+/* The trigger looks with the rights of the schema's owner. What a user puts into the way of names, or makes of a type,
+ * and even the trigger on a table of his own, runs with his. */
+static void test_nothing_of_the_users_runs_as_the_owner(void **state) {
+    (void)state;
+    sql_does(a,
+             "DROP ROLE IF EXISTS app; CREATE ROLE app; GRANT CREATE, USAGE ON SCHEMA t TO app; SET ROLE app;"
+             "CREATE FUNCTION tell(text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN IF current_user <> 'app' THEN RAISE "
+             "'as %%', current_user; END IF; RETURN $1; END $$;"
+             "CREATE FUNCTION eq(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT tell(''t'')::boolean';"
+             "CREATE FUNCTION eq(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT tell(''t'')::boolean';"
+             "CREATE OPERATOR = (leftarg = text, rightarg = text, function = eq);"
+             "CREATE OPERATOR = (leftarg = bigint, rightarg = bigint, function = eq);"
+             "CREATE FUNCTION current_setting(text, boolean) RETURNS text LANGUAGE sql AS 'SELECT tell(''8'')';"
+             "CREATE FUNCTION concat(text, text) RETURNS text LANGUAGE sql AS 'SELECT tell($1)';"
+             "CREATE TYPE sly AS (v int); CREATE FUNCTION sly(sly) RETURNS text LANGUAGE sql AS 'SELECT tell(''x'')';"
+             "CREATE CAST (sly AS text) WITH FUNCTION sly(sly) AS IMPLICIT;"
+             "CREATE TABLE own (id sly, n int); CREATE TABLE acct (id int PRIMARY KEY, n int); RESET ROLE;"
+             "SELECT pawl.protect('acct'); SET ROLE app; SET search_path = t, pg_catalog");
+    assert_int_equal(sql_number(a, "SELECT count(*) FROM (VALUES ('a'::text)) v(x) WHERE x = 'b'"),
+                     1); /* it is in the way */
+    char *oid = sql_ask(a, "SELECT 't.acct'::regclass::oid");
+    sql_does(a, "CREATE TRIGGER theirs AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION pawl.protect_%s()", oid);
+    free(oid);
+    for (int i = 0; i < 2; i++) {
+        with(a, "l", 8, "INSERT INTO own VALUES (ROW(1), 1)");
+        with(a, "l", 8, i ? "UPDATE acct SET n = 2" : "INSERT INTO acct VALUES (1, 1)");
+    }
+    refused(a, "l", 7, "UPDATE acct SET n = 2", "PW001", "current is 8");
+    sql_does(a, "RESET ROLE; DROP OWNED BY app CASCADE; DROP ROLE app; SET search_path = t");
+    is("SELECT string_agg(resource, ' ' ORDER BY resource) FROM pawl.guarded", "t.acct:(1) t.acct:1");
+}
+
 static void test_refusals_are_kept(void **state) {
     (void)state;
     pawl_guard *guard;
@@ -452,6 +484,7 @@ int main(void) {
                                        T(test_collations),
                                        T(test_partitions_inheritance_conflicts_and_copy),
                                        T(test_roles),
+                                       T(test_nothing_of_the_users_runs_as_the_owner),
                                        T(test_refusals_are_kept),
                                        T(test_behind_pgbouncer),
                                        T(test_c)};
