@@ -227,12 +227,12 @@ static enum bk_says whole_life(bool queues, pawl_error *ret) {
     says = BK_YES;
     STEP(a, probe_connect(&a));
     STEP(b, probe_connect(&b));
-    STEP(b, probe_backend->hub_open(b.bk, probe_soon(3000), &b.error));
+    STEP(b, probe_backend->hub_open(b.bk, probe_soon(10000), &b.error));
     STEP(a, probe_take(&a, false));
     STEP(a, probe_take(&a, false)); /* a repeat */
     STEP(b, probe_take(&b, true));
     STEP(a, probe_renew(&a));
-    STEP(a, probe_backend->records(a.session, NULL, count, &records, probe_soon(3000), &a.error));
+    STEP(a, probe_backend->records(a.session, NULL, count, &records, probe_soon(10000), &a.error));
     STEP(a, probe_release(&a));
     STEP(b, probe_take(&b, true));
     STEP(a, probe_take(&a, true));
@@ -316,20 +316,20 @@ static void waits_without(const char *right, const char *words) {
     set_rights(right);
     options.observe = heed;
     remarks = 0;
-    acquire.wait_ms = 400;
+    acquire.wait_ms = 1500;
     snprintf(app, sizeof app, "redis://app:pw@127.0.0.1:%d", server.port);
     assert_int_equal(pawl_open(app, &options, &client, &error), PAWL_OK);
     probe_ready(&holder, "%s", server.url);
     assert_int_equal(probe_take(&holder, false), BK_YES);
     for (int i = 0; i < 2; i++) assert_int_equal(pawl_acquire(client, "probe", &acquire, &lock, &error), PAWL_ETIMEOUT);
     assert_int_equal(probe_release(&holder), BK_YES);
-    acquire.wait_ms = 5000;
+    acquire.wait_ms = 10000;
     for (int i = 0; i < 2; i++) {
         if (pawl_acquire(client, "probe", &acquire, &lock, &error)) fail_msg("without %s: %s", right, error.text);
         probe_ready(&waiter, "%s", server.url);
-        assert_int_equal(probe_backend->hub_open(waiter.bk, probe_soon(3000), &waiter.error), BK_YES);
+        assert_int_equal(probe_backend->hub_open(waiter.bk, probe_soon(10000), &waiter.error), BK_YES);
         assert_int_equal(probe_take(&waiter, true), BK_NO);
-        if (pawl_release(lock, 1000, &error)) fail_msg("without %s: %s", right, error.text);
+        if (pawl_release(lock, 10000, &error)) fail_msg("without %s: %s", right, error.text);
         assert_int_equal(probe_take(&waiter, true), BK_YES);
         assert_int_equal(probe_release(&waiter), BK_YES);
         probe_close(&waiter);

@@ -51,7 +51,7 @@ static void turn(struct work *w) {
     w->member->got_ns = clock_now_ns();
     if (o->hold_ms) poll(NULL, 0, (int)o->hold_ms);
     atomic_fetch_sub(&c->holders, 1);
-    w->member->code = pawl_release(lock, 3000, &error);
+    w->member->code = pawl_release(lock, 10000, &error);
     if (w->member->code) fprintf(stderr, "# release: %d %s\n", w->member->code, error.text);
     atomic_fetch_add(&w->member->done, 1);
 }

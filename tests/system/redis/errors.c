@@ -85,7 +85,7 @@ static void test_replica_says_no_to_nobody(void **state) {
     server_start_redis(&other, NULL);
     snprintf(text, sizeof text, "REPLICAOF 127.0.0.1 %d", server.port);
     command(other.port, text);
-    assert_true(server_until(copied, NULL, 5000));
+    assert_true(server_until(copied, NULL, 20000));
     struct probe at_replica;
     probe_open(&at_replica, "%s", other.url);
     assert_int_equal(probe_connect(&at_replica), BK_FAULT);
@@ -97,7 +97,7 @@ static void test_replica_says_no_to_nobody(void **state) {
     assert_int_equal(probe_renew(&at_replica), BK_FAULT);
     assert_int_equal(probe_release(&at_replica), BK_FAULT);
     assert_int_equal(probe_forget(&at_replica), BK_FAULT);
-    assert_int_equal(probe_backend->prove(at_replica.session, &at_replica.grant, probe_soon(3000), &at_replica.error),
+    assert_int_equal(probe_backend->prove(at_replica.session, &at_replica.grant, probe_soon(10000), &at_replica.error),
                      BK_FAULT);
     probe_close(&at_replica);
     server_stop(&other);
@@ -163,10 +163,10 @@ static void test_busy(void **state) {
     int fd = server_dial(server.port);
     assert_true(fd >= 0);
     dprintf(fd, "EVAL \"local t = redis.call('TIME')[1] while redis.call('TIME')[1] - t < 30 do end\" 0\r\n");
-    assert_true(server_until(is_busy, NULL, 5000));
+    assert_true(server_until(is_busy, NULL, 20000));
     all_say(PAWL_EUNREACHABLE, "keeps it busy");
     command(server.port, "SCRIPT KILL");
-    assert_true(server_until(is_idle, NULL, 5000));
+    assert_true(server_until(is_idle, NULL, 20000));
     still_held_and_released();
 }
 

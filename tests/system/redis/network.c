@@ -2,6 +2,7 @@
  * "held", no false "lost", and no call that takes longer than it was given. */
 #include "clock.h"
 #include "proxy.h"
+#include "ran.h"
 #include "server.h"
 #include "skew.h"
 #include <poll.h>
@@ -69,7 +70,7 @@ static int take(pawl_client *client, const char *name, int64_t wait_ms, pawl_loc
     return pawl_acquire(client, name, &options, ret, &error);
 }
 
-static int64_t ms_since(int64_t start_ns) { return (clock_now_ns() - start_ns) / NS_PER_MS; }
+static int64_t ran_since(int64_t start_ns) { return (ran_ns() - start_ns) / NS_PER_MS; }
 
 static void until(int64_t at_ns) {
     for (int64_t now; (now = clock_now_ns()) < at_ns;) poll(NULL, 0, clock_poll_ms(now, at_ns));
@@ -78,32 +79,32 @@ static void until(int64_t at_ns) {
 static void test_the_reply_is_lost(void **state) {
     (void)state;
     pawl_lock *lock;
-    must(take(far, "warm", 1000, &lock));
-    must(pawl_release(lock, 1000, &error));
+    must(take(far, "warm", 10000, &lock));
+    must(pawl_release(lock, 10000, &error));
     proxy_drop(proxy, PROXY_TO_CLIENT, true);
-    int64_t start = clock_now_ns();
-    assert_int_equal(take(far, "n", 400, &lock), PAWL_EUNREACHABLE);
-    assert_true(ms_since(start) < 1000);
+    int64_t start = ran_ns();
+    assert_int_equal(take(far, "n", 1500, &lock), PAWL_EUNREACHABLE);
+    assert_true(ran_since(start) < 2100);
     assert_int_equal(server_redis_int(server.port, "EXISTS pawl:n"), 1); /* it was taken */
     proxy_drop(proxy, PROXY_TO_CLIENT, false);
     must(take(near, "n", 10000, &lock)); /* well before the ttl of 30 s: undone in the background */
-    print_message("# undone after %lld ms\n", (long long)ms_since(start));
-    must(pawl_release(lock, 1000, &error));
-    must(take(far, "n", 1000, &lock));
-    must(pawl_release(lock, 1000, &error));
+    print_message("# undone after %lld ms\n", (long long)ran_since(start));
+    must(pawl_release(lock, 10000, &error));
+    must(take(far, "n", 10000, &lock));
+    must(pawl_release(lock, 10000, &error));
 }
 
 static void test_a_silent_server(void **state) {
     (void)state;
     pawl_lock *lock;
     reopen(2000);
-    must(take(far, "held", 1000, &lock));
+    must(take(far, "held", 10000, &lock));
     int64_t safe_ns = clock_now_ns() + pawl_remaining_ms(lock) * NS_PER_MS;
     server_kill(&server, SIGSTOP);
     pawl_lock *other;
-    int64_t start = clock_now_ns();
+    int64_t start = ran_ns();
     assert_int_equal(take(near, "n", 500, &other), PAWL_EUNREACHABLE);
-    if (ms_since(start) > 700) fail_msg("took %lld ms", (long long)ms_since(start));
+    if (ran_since(start) > 700) fail_msg("took %lld ms", (long long)ran_since(start));
     assert_non_null(strstr(error.text, "127.0.0.1"));
     until(safe_ns + 700 * NS_PER_MS); /* renewed at a third of the ttl at the latest before the stop */
     assert_int_equal(pawl_check(lock), PAWL_ELOST);
@@ -111,50 +112,50 @@ static void test_a_silent_server(void **state) {
     assert_int_equal(pawl_check(lock), PAWL_ELOST);
     pawl_release(lock, 2000, &error);
     must(take(near, "held", 5000, &lock));
-    must(pawl_release(lock, 1000, &error));
+    must(pawl_release(lock, 10000, &error));
     must(take(near, "n", 5000, &lock)); /* the stopped server got the question: undone, or over within the ttl */
-    must(pawl_release(lock, 1000, &error));
+    must(pawl_release(lock, 10000, &error));
 }
 
 static void test_a_host_that_vanished(void **state) {
     (void)state;
     pawl_lock *lock;
-    reopen(3000);
-    must(take(far, "n", 1000, &lock));
+    reopen(6000);
+    must(take(far, "n", 10000, &lock));
     proxy_half_open(proxy); /* the old connection is a grave; new ones work */
-    until(clock_now_ns() + 4500 * NS_PER_MS);
+    until(clock_now_ns() + 8000 * NS_PER_MS);
     must(pawl_check(lock)); /* renewed over another one */
-    must(pawl_verify(lock, 1000, &error));
-    must(pawl_release(lock, 1000, &error));
+    must(pawl_verify(lock, 10000, &error));
+    must(pawl_release(lock, 10000, &error));
 }
 
 static void test_a_hiccup(void **state) {
     (void)state;
     pawl_lock *lock;
-    reopen(3000);
-    must(take(far, "n", 1000, &lock));
+    reopen(9000);
+    must(take(far, "n", 10000, &lock));
     for (int i = 0; i < 2; i++) {
         proxy_freeze(proxy, true);
-        int64_t end = clock_now_ns() + 1900 * NS_PER_MS; /* with the third that has gone: 0.97 of the ttl */
+        int64_t end = clock_now_ns() + 5000 * NS_PER_MS; /* with the third that has gone: 0.89 of the ttl */
         until(end);
         proxy_freeze(proxy, false);
-        until(end + 1500 * NS_PER_MS);
+        until(end + 3500 * NS_PER_MS);
         must(pawl_check(lock));
     }
-    must(pawl_verify(lock, 1000, &error));
-    must(pawl_release(lock, 1000, &error));
+    must(pawl_verify(lock, 10000, &error));
+    must(pawl_release(lock, 10000, &error));
 }
 
 static void test_all_connections_break(void **state) {
     (void)state;
     pawl_lock *lock;
-    reopen(2000);
-    must(take(far, "n", 1000, &lock));
+    reopen(4000);
+    must(take(far, "n", 10000, &lock));
     for (int i = 0; i < 3; i++) {
         proxy_cut(proxy, true);
-        until(clock_now_ns() + 700 * NS_PER_MS);
+        until(clock_now_ns() + 1400 * NS_PER_MS);
         proxy_cut(proxy, false);
-        until(clock_now_ns() + 700 * NS_PER_MS);
+        until(clock_now_ns() + 1400 * NS_PER_MS);
         must(pawl_check(lock));
     }
     free(server_redis(server.port,
@@ -166,20 +167,20 @@ static void test_all_connections_break(void **state) {
 static void test_lost_and_taken_again(void **state) {
     (void)state;
     pawl_lock *lock;
-    reopen(1000);
-    must(take(far, "n", 1000, &lock));
+    reopen(3000);
+    must(take(far, "n", 10000, &lock));
     int64_t token = pawl_token(lock);
     struct pollfd lost = {.fd = pawl_lost_fd(lock), .events = POLLIN};
     proxy_cut(proxy, true);
-    assert_int_equal(poll(&lost, 1, 3000), 1);
+    assert_int_equal(poll(&lost, 1, 10000), 1);
     proxy_cut(proxy, false);
-    int code = pawl_release(lock, 1000, &error); /* the server may have kept it for the margin that we do not use */
+    int code = pawl_release(lock, 10000, &error); /* the server may have kept it for the margin that we do not use */
     assert_true(code == PAWL_OK || code == PAWL_ELOST);
-    must(take(far, "n", 3000, &lock));
+    must(take(far, "n", 10000, &lock));
     assert_true(pawl_token(lock) > token);
-    until(clock_now_ns() + 3000 * NS_PER_MS);
+    until(clock_now_ns() + 6000 * NS_PER_MS);
     must(pawl_check(lock));
-    must(pawl_release(lock, 1000, &error));
+    must(pawl_release(lock, 10000, &error));
 }
 
 static void test_a_slow_network(void **state) {
@@ -188,9 +189,9 @@ static void test_a_slow_network(void **state) {
     reopen(3000);
     proxy_delay(proxy, PROXY_TO_SERVER, 100);
     proxy_delay(proxy, PROXY_TO_CLIENT, 100);
-    must(take(far, "n", 3000, &lock));
+    must(take(far, "n", 10000, &lock));
     int64_t left = pawl_remaining_ms(lock);
-    if (left > 3000 - 200 || left < 2000) fail_msg("%lld ms left", (long long)left); /* counted from the sending */
+    if (left > 3000 - 200 || left < 500) fail_msg("%lld ms left", (long long)left); /* counted from the sending */
     until(clock_now_ns() + 4000 * NS_PER_MS);
     must(pawl_check(lock));
     must(pawl_release(lock, 2000, &error));
@@ -205,12 +206,12 @@ static void test_a_slow_network(void **state) {
 static void test_a_late_duplicate(void **state) {
     (void)state;
     pawl_lock *lock, *next;
-    must(take(far, "n", 1000, &lock));
-    must(pawl_release(lock, 1000, &error));
-    must(take(near, "n", 1000, &next));
+    must(take(far, "n", 10000, &lock));
+    must(pawl_release(lock, 10000, &error));
+    must(take(near, "n", 10000, &next));
     assert_true(proxy_replay(proxy)); /* the release, once more */
-    must(pawl_verify(next, 1000, &error));
-    must(pawl_release(next, 1000, &error));
+    must(pawl_verify(next, 10000, &error));
+    must(pawl_release(next, 10000, &error));
 }
 
 static int64_t clock_of_server(void) { return server_redis_int(server.port, "EVAL return(redis.call('TIME')[1]+0) 0"); }
@@ -218,24 +219,25 @@ static int64_t clock_of_server(void) { return server_redis_int(server.port, "EVA
 static void test_the_servers_clock_steps(void **state) {
     (void)state;
     pawl_lock *lock, *next;
-    reopen(2000);
-    must(take(near, "n", 1000, &lock));
+    reopen(4000);
+    must(take(near, "n", 10000, &lock));
     int64_t before = clock_of_server();
     skew_set(&server, -3600 * 1000);
     int64_t after = clock_of_server();
     if (before - after < 3590 || before - after > 3610) fail_msg("the server does not see the shift");
-    until(clock_now_ns() + 2500 * NS_PER_MS);
+    until(clock_now_ns() + 5000 * NS_PER_MS);
     must(pawl_check(lock));
     int64_t left = server_redis_int(server.port, "PTTL pawl:n");
-    assert_true(left > 0 && left <= 2000); /* a renewal puts it right */
+    assert_true(left > 0 && left <= 4000); /* a renewal puts it right */
     skew_set(&server, 3600 * 1000);        /* everything expires at once */
-    must(take(far, "n", 2000, &next));
+    must(take(far, "n", 10000, &next));
     assert_true(pawl_token(next) > pawl_token(lock));
-    until(clock_now_ns() + 1000 * NS_PER_MS);
-    assert_int_equal(pawl_check(lock), PAWL_ELOST); /* told at its next renewal */
-    must(pawl_verify(next, 1000, &error));
+    struct pollfd lost = {.fd = pawl_lost_fd(lock), .events = POLLIN};
+    assert_int_equal(poll(&lost, 1, 3500), 1); /* told at its next renewal */
+    assert_int_equal(pawl_check(lock), PAWL_ELOST);
+    must(pawl_verify(next, 10000, &error));
     pawl_release(lock, 1000, &error);
-    must(pawl_release(next, 1000, &error));
+    must(pawl_release(next, 10000, &error));
 }
 
 static void test_the_server_has_no_ear(void **state) {
@@ -246,9 +248,9 @@ static void test_the_server_has_no_ear(void **state) {
     proxy_freeze(proxy, true);
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", proxy_port(proxy));
     must(pawl_open(url, NULL, &client, &error));
-    int64_t start = clock_now_ns();
+    int64_t start = ran_ns();
     assert_int_equal(take(client, "n", 500, &lock), PAWL_EUNREACHABLE);
-    if (ms_since(start) > 700) fail_msg("took %lld ms", (long long)ms_since(start));
+    if (ran_since(start) > 700) fail_msg("took %lld ms", (long long)ran_since(start));
     assert_non_null(strstr(error.text, "did not answer in time"));
     pawl_close(client);
     proxy_freeze(proxy, false);

@@ -47,7 +47,7 @@ void probe_open(struct probe *p, const char *format, ...) {
 
 enum bk_says probe_connect(struct probe *p) {
     clear(p);
-    return probe_backend->connect(p->bk, probe_soon(3000), &p->session, &p->error);
+    return probe_backend->connect(p->bk, probe_soon(10000), &p->session, &p->error);
 }
 
 void probe_ready(struct probe *p, const char *format, ...) {
@@ -65,7 +65,7 @@ void probe_name(struct probe *p, const char *name) {
 
 enum bk_says probe_take(struct probe *p, bool queue) {
     clear(p);
-    return probe_backend->take(p->session, &p->claim, queue, probe_soon(3000), &p->grant, &p->busy, &p->error);
+    return probe_backend->take(p->session, &p->claim, queue, probe_soon(10000), &p->grant, &p->busy, &p->error);
 }
 
 enum bk_says probe_renew(struct probe *p) {
@@ -73,7 +73,7 @@ enum bk_says probe_renew(struct probe *p) {
     enum bk_says each = BK_UNKNOWN;
     int64_t left;
     clear(p);
-    enum bk_says says = probe_backend->renew(p->session, lives, 1, probe_soon(3000), &each, &left, &p->error);
+    enum bk_says says = probe_backend->renew(p->session, lives, 1, probe_soon(10000), &each, &left, &p->error);
     return says == BK_YES ? each : says;
 }
 
@@ -81,13 +81,13 @@ enum bk_says probe_release(struct probe *p) {
     struct bk_grant *grants[] = {&p->grant};
     enum bk_says each = BK_UNKNOWN;
     clear(p);
-    enum bk_says says = probe_backend->release(p->session, grants, 1, probe_soon(3000), &each, &p->error);
+    enum bk_says says = probe_backend->release(p->session, grants, 1, probe_soon(10000), &each, &p->error);
     return says == BK_YES ? each : says;
 }
 
 enum bk_says probe_forget(struct probe *p) {
     clear(p);
-    return probe_backend->forget(p->session, &p->claim, probe_soon(3000), &p->error);
+    return probe_backend->forget(p->session, &p->claim, probe_soon(10000), &p->error);
 }
 
 void probe_drop(struct probe *p) {

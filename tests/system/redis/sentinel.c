@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "crowd.h"
 #include "proxy.h"
+#include "ran.h"
 #include "server.h"
 #include <poll.h>
 #include <setjmp.h>
@@ -89,7 +90,7 @@ static int64_t turn(void) {
     options.wait_ms = 20000;
     must(pawl_acquire(client, "n", &options, &lock, &error));
     int64_t token = pawl_token(lock);
-    pawl_release(lock, 1000, &error);
+    pawl_release(lock, 10000, &error);
     return token;
 }
 
@@ -109,12 +110,12 @@ static void test_the_primary_dies(void **state) {
         pawl_lock *lock;
         pawl_acquire_options options = PAWL_ACQUIRE_INIT;
         options.wait_ms = 1000;
-        int64_t asked = clock_now_ns();
+        int64_t asked = ran_ns();
         int code = pawl_acquire(client, "n", &options, &lock, &error);
-        assert_true(clock_now_ns() - asked < 2500 * NS_PER_MS);
+        assert_true(ran_ns() - asked < 2500 * NS_PER_MS);
         if (code == PAWL_OK) {
             after = pawl_token(lock);
-            must(pawl_release(lock, 1000, &error));
+            must(pawl_release(lock, 10000, &error));
         } else if (code != PAWL_EUNREACHABLE) {
             fail_msg("%d %s", code, error.text);
         } else {
@@ -139,7 +140,7 @@ static void test_waiters_move_over(void **state) {
     pawl_lock *lock = hold();
     int64_t token = pawl_token(lock);
     for (int i = 0; i < 4; i++) crowd_add(crowd, &o);
-    assert_true(server_until(all_queued, NULL, 5000));
+    assert_true(server_until(all_queued, NULL, 20000));
     server_kill(&redis[0], SIGKILL);
     assert_true(server_until(moved, NULL, 30000));
     pawl_release(lock, 5000, NULL); /* kept if it was replicated, else lost */
@@ -159,7 +160,7 @@ static void test_the_old_primary_lives_on(void **state) {
     snprintf(direct, sizeof direct, "redis://127.0.0.1:%d", redis[0].port);
     must(pawl_open(direct, NULL, &zombies, &error));
     must(pawl_acquire(zombies, "z", NULL, &lock, &error));
-    must(pawl_release(lock, 1000, &error));
+    must(pawl_release(lock, 10000, &error));
     int64_t before = turn();
     server_kill(&redis[0], SIGSTOP);
     assert_true(server_until(moved, NULL, 30000));
@@ -171,7 +172,7 @@ static void test_the_old_primary_lives_on(void **state) {
         if (pawl_acquire(zombies, "z", NULL, &lock, &error) != PAWL_OK) break;
         assert_true(pawl_token(lock) < promoted);
         asked++;
-        pawl_release(lock, 1000, &error);
+        pawl_release(lock, 10000, &error);
         assert_true(turn() > promoted);
     }
     print_message("# the old primary granted %d times, always below\n", asked);
@@ -191,7 +192,7 @@ static void test_a_planned_failover(void **state) {
     char *reply = server_redis(sentinel[0].port, "SENTINEL FAILOVER mymaster");
     assert_string_equal(reply, "OK");
     free(reply);
-    assert_true(server_until(moved, NULL, 20000));
+    assert_true(server_until(moved, NULL, 30000));
     /* what was replicated is renewed at the new primary; what was not is lost: nothing in between */
     int64_t end = clock_now_ns() + 5 * NS_PER_S;
     while (clock_now_ns() < end && !lost(&h)) poll(NULL, 0, 100);
@@ -202,14 +203,14 @@ static void test_a_planned_failover(void **state) {
         assert_true(value && atoll(value) == token);
         free(value);
     }
-    pawl_release(h.lock, 2000, &error);
+    pawl_release(h.lock, 10000, &error);
     assert_true(turn() > token);
 }
 
 static void expect(const char *text, int code, const char *words) {
     pawl_client *other;
     must(pawl_open(text, NULL, &other, &error));
-    int got = pawl_connect(other, 2000, &error);
+    int got = pawl_connect(other, 10000, &error);
     if (got != code || !strstr(error.text, words)) fail_msg("%s: %d %s", text, got, error.text);
     pawl_close(other);
 }

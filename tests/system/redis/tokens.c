@@ -78,7 +78,7 @@ static void grants(struct probe *p, int n) {
 
 static struct bk_tokens show(struct probe *p) {
     struct bk_tokens t = {0};
-    if (probe_backend->tokens(p->session, false, 0, probe_soon(3000), &t, &p->error) != BK_YES)
+    if (probe_backend->tokens(p->session, false, 0, probe_soon(10000), &t, &p->error) != BK_YES)
         fail_msg("%s", p->error.text);
     return t;
 }
@@ -152,7 +152,7 @@ static bool is_free(void *data) {
 /* A snapshot that was made while a lock was held does not hold it again for longer than its ttl. */
 static void test_snapshot_of_a_held_lock(void **state) {
     (void)state;
-    at_a.claim.ttl_ms = 1500;
+    at_a.claim.ttl_ms = 6000; /* longer than a restart takes */
     probe_name(&at_a, "n");
     assert_int_equal(probe_take(&at_a, false), BK_YES);
     last = at_a.grant.token;
@@ -161,7 +161,7 @@ static void test_snapshot_of_a_held_lock(void **state) {
     again(&at_a);
     probe_name(&at_a, "n");
     assert_int_equal(probe_take(&at_a, false), BK_NO);
-    assert_true(server_until(is_free, NULL, 1700));
+    assert_true(server_until(is_free, NULL, 7500));
     assert_true(at_a.grant.token > last);
 }
 
@@ -219,7 +219,7 @@ static void test_handed_over_without_a_look(void **state) {
     (void)state;
     struct probe waiter;
     probe_ready(&waiter, "%s", a.url);
-    assert_int_equal(probe_backend->hub_open(waiter.bk, probe_soon(3000), &waiter.error), BK_YES);
+    assert_int_equal(probe_backend->hub_open(waiter.bk, probe_soon(10000), &waiter.error), BK_YES);
     probe_name(&at_a, "n");
     assert_int_equal(probe_take(&at_a, false), BK_YES);
     probe_name(&waiter, "n");
@@ -256,7 +256,7 @@ static bool second_id_gone(void *data) {
 /* A promoted primary drops its second id when it had no replica for repl-backlog-ttl: nothing was lost by that. */
 static void test_backlog_forgotten(void **state) {
     (void)state;
-    static const char *const quick[] = {"--repl-backlog-ttl", "1", NULL};
+    static const char *const quick[] = {"--repl-backlog-ttl", "3", NULL};
     struct probe p;
     server_start_redis(&b, quick);
     server_start_redis(&c, NULL);
@@ -271,7 +271,7 @@ static void test_backlog_forgotten(void **state) {
     counts_on(&p);
     server_stop(&c);
     assert_false(second_id_gone(NULL));
-    assert_true(server_until(second_id_gone, NULL, 10000));
+    assert_true(server_until(second_id_gone, NULL, 20000));
     counts_on(&p);
     again(&p);
     counts_on(&p);
@@ -304,7 +304,7 @@ static void test_chained_failover(void **state) {
     leaps(&at_b);
     grants(&at_b, 50);
     server_kill(&b, SIGKILL);
-    assert_true(server_until(clock_passed_last, NULL, 3000));
+    assert_true(server_until(clock_passed_last, NULL, 10000));
     probe_ready(&at_c, "%s", c.url);
     grant(&at_c);
     counts_on(&at_c);
@@ -374,14 +374,15 @@ static void test_advance(void **state) {
     struct bk_tokens t;
     grants(&at_a, 3);
     uint64_t to = last + UINT64_C(3600) * 1000000;
-    assert_int_equal(probe_backend->tokens(at_a.session, true, to, probe_soon(3000), &t, &at_a.error), BK_YES);
+    assert_int_equal(probe_backend->tokens(at_a.session, true, to, probe_soon(10000), &t, &at_a.error), BK_YES);
     assert_int_equal(t.last, to);
     assert_int_equal(t.since, to);
     last = to;
     counts_on(&at_a);
-    assert_int_equal(probe_backend->tokens(at_a.session, true, 0, probe_soon(3000), &t, &at_a.error), BK_YES);
+    assert_int_equal(probe_backend->tokens(at_a.session, true, 0, probe_soon(10000), &t, &at_a.error), BK_YES);
     assert_int_equal(t.last, last + TOKEN_LEAP); /* the clock is behind */
-    assert_int_equal(probe_backend->tokens(at_a.session, true, TOKEN_MAX, probe_soon(3000), &t, &at_a.error), BK_FAULT);
+    assert_int_equal(probe_backend->tokens(at_a.session, true, TOKEN_MAX, probe_soon(10000), &t, &at_a.error),
+                     BK_FAULT);
     assert_non_null(strstr(at_a.error.text, "used up"));
 }
 
