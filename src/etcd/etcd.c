@@ -281,7 +281,7 @@ static enum bk_says open_url(const struct url *url, struct bk **ret, pawl_error 
         return BK_FAULT;
     }
     enum bk_says says = place_parse(url, &bk->place, error);
-    if (says == BK_YES && pipe2(wishes, O_CLOEXEC | O_NONBLOCK)) {
+    if (says == BK_YES && pipe2(wishes, O_CLOEXEC | O_NONBLOCK | O_DIRECT)) {
         error_errno(error, PAWL_EINTERNAL, NULL, "no descriptor left");
         says = BK_FAULT;
     }

@@ -12,6 +12,10 @@
 #define BODY_MAX (64u << 20)      /* nothing that we ask for comes near */
 #define LAST_STREAM_ID 0x7ffffff0 /* ids end at 2^31: a new connection before that */
 #define WINDOW (1 << 20)
+#define OUT_SIZE 4096
+/* A grpc-go server pings after what we send, to learn how much may be under way, and goes on doing so as soon as it was
+ * answered: two more packets a request. So such a ping is answered with what we send so much later. */
+#define PONG_NS (250 * NS_PER_MS)
 
 struct http2 {
     int fd;
@@ -20,8 +24,12 @@ struct http2 {
     struct http2_call *calls;
     char authority[160], node[128];
     bool secure, broken, leaving, heard; /* leaving: GOAWAY came; heard: anything at all */
-    const uint8_t *out;                  /* bytes of nghttp2 that the socket has not taken yet */
-    size_t out_left;
+    const uint8_t *frame;                /* bytes of nghttp2 that are not in out yet */
+    size_t frame_left;
+    uint8_t out[OUT_SIZE]; /* frames in one piece, so that a request is one packet: from out_at on not sent yet */
+    size_t out_at, out_used;
+    int64_t sent_ns, pinged_ns; /* the last send; a ping that is not answered yet, 0: none */
+    uint8_t ping[8];
     int events;
 };
 
@@ -107,10 +115,21 @@ static int on_close(nghttp2_session *session, int32_t id, uint32_t code, void *d
     return 0;
 }
 
+static void on_ping(struct http2 *h, const uint8_t ping[8]) {
+    int64_t now = clock_now_ns();
+    if (h->pinged_ns || now - h->sent_ns > PONG_NS) { /* asks whether we live */
+        nghttp2_submit_ping(h->session, NGHTTP2_FLAG_ACK, ping);
+        return;
+    }
+    memcpy(h->ping, ping, sizeof h->ping);
+    h->pinged_ns = now;
+}
+
 static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *data) {
     struct http2 *h = data;
     (void)session;
     if (frame->hd.type == NGHTTP2_GOAWAY) h->leaving = true; /* streams above its last id are closed as refused */
+    if (frame->hd.type == NGHTTP2_PING && !(frame->hd.flags & NGHTTP2_FLAG_ACK)) on_ping(h, frame->ping.opaque_data);
     return 0;
 }
 
@@ -132,15 +151,22 @@ static ssize_t give_body(nghttp2_session *session, int32_t id, uint8_t *buffer, 
 
 static bool begin(struct http2 *h) {
     nghttp2_session_callbacks *callbacks;
+    nghttp2_option *option;
     nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
                                          {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW}};
-    if (nghttp2_session_callbacks_new(&callbacks)) return false;
+    if (nghttp2_option_new(&option)) return false;
+    if (nghttp2_session_callbacks_new(&callbacks)) {
+        nghttp2_option_del(option);
+        return false;
+    }
+    nghttp2_option_set_no_auto_ping_ack(option, 1);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_close);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
-    int failed = nghttp2_session_client_new(&h->session, callbacks, h);
+    int failed = nghttp2_session_client_new2(&h->session, callbacks, h, option);
     nghttp2_session_callbacks_del(callbacks);
+    nghttp2_option_del(option);
     return !failed && !nghttp2_submit_settings(h->session, NGHTTP2_FLAG_NONE, settings, 2) &&
            !nghttp2_session_set_local_window_size(h->session, NGHTTP2_FLAG_NONE, 0, 8 * WINDOW);
 }
@@ -170,6 +196,7 @@ void http2_close(struct http2 *h, bool quiet) {
 
 int http2_fd(const struct http2 *h) { return h->fd; }
 const char *http2_node(const struct http2 *h) { return h->node; }
+bool http2_would_send(const struct http2 *h) { return h->out_used > 0 || nghttp2_session_want_write(h->session); }
 bool http2_worn(const struct http2 *h) {
     return h->broken || h->leaving || nghttp2_session_get_next_stream_id(h->session) > LAST_STREAM_ID;
 }
@@ -190,21 +217,41 @@ static enum bk_says broke(struct http2 *h, const char *what, pawl_error *error) 
     return BK_FAULT;
 }
 
+static bool gather(struct http2 *h) {
+    while (h->out_used < sizeof h->out) {
+        if (h->frame_left == 0) {
+            ssize_t n = nghttp2_session_mem_send(h->session, &h->frame);
+            if (n < 0) return false;
+            if (n == 0) return true;
+            h->frame_left = (size_t)n;
+        }
+        size_t room = sizeof h->out - h->out_used, n = h->frame_left < room ? h->frame_left : room;
+        memcpy(h->out + h->out_used, h->frame, n);
+        h->out_used += n;
+        h->frame += n;
+        h->frame_left -= n;
+    }
+    return true;
+}
+
 /* 1: all is sent; 0: the socket takes no more now; -1: broken. */
 static int send_all(struct http2 *h, bool *moved) {
+    if (h->pinged_ns && nghttp2_session_want_write(h->session) && clock_now_ns() - h->pinged_ns > PONG_NS) {
+        nghttp2_submit_ping(h->session, NGHTTP2_FLAG_ACK, h->ping);
+        h->pinged_ns = 0;
+    }
     for (;;) {
-        if (h->out_left == 0) {
-            ssize_t n = nghttp2_session_mem_send(h->session, &h->out);
-            if (n < 0) return errno = EPROTO, -1;
-            if (n == 0) return 1;
-            h->out_left = (size_t)n;
-        }
+        if (!gather(h)) return errno = EPROTO, -1;
+        if (h->out_used == 0) return 1;
+        const uint8_t *from = h->out + h->out_at;
+        size_t left = h->out_used - h->out_at;
         h->events = POLLOUT;
-        ssize_t n = h->tls ? tls_send(h->tls, h->out, h->out_left, &h->events)
-                           : send(h->fd, h->out, h->out_left, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n =
+            h->tls ? tls_send(h->tls, from, left, &h->events) : send(h->fd, from, left, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0) {
-            h->out += n;
-            h->out_left -= (size_t)n;
+            h->out_at += (size_t)n;
+            if (h->out_at == h->out_used) h->out_at = h->out_used = 0;
+            h->sent_ns = clock_now_ns();
             *moved = true;
         } else if (errno == EAGAIN) {
             return 0;
@@ -227,26 +274,33 @@ static int receive_all(struct http2 *h, bool *moved) {
         if (n <= 0) return -1;
         *moved = h->heard = true;
         if (nghttp2_session_mem_recv(h->session, buffer, (size_t)n) != n) return errno = EPROTO, -1;
+        if (!h->tls && (size_t)n < sizeof buffer) return 0; /* it is empty now */
     }
+}
+
+static bool wait_for_it(struct http2 *h, int events, struct bk_until until, pawl_error *error) {
+    int ready = clock_wait_fd(h->fd, (short)(POLLIN | events), until.at_ns, until.cancel_fd);
+    if (ready == 1) return true;
+    if (ready == -1) error_set(error, PAWL_ECANCELLED, h->node, "cancelled while waiting for %s", h->node);
+    else error_set(error, PAWL_EUNREACHABLE, h->node, "%s does not answer (timed out)", h->node);
+    return false;
 }
 
 enum bk_says http2_pump(struct http2 *h, bool would_wait, struct bk_until until, pawl_error *error) {
     bool moved = false;
     errno = 0;
     if (h->broken) return broke(h, "the connection is closed", error);
-    int sent = send_all(h, &moved), number = errno;
-    int events = h->events;
+    int sent = send_all(h, &moved), number = errno, events = sent == 0 ? h->events : 0;
+    /* All that had come was read before: what is waited for is yet to come. (TLS may keep bytes that poll cannot see.)
+     */
+    bool waits = would_wait && sent >= 0 && !h->tls;
+    if (waits && !wait_for_it(h, events, until, error)) return BK_NO;
     /* After a failed send a last word may still wait to be read: why the server hung up. */
     if (receive_all(h, &moved) < 0)
         return broke(h, errno ? "the connection broke" : "the server closed the connection", error);
     if (sent < 0) return errno = number, broke(h, "the connection broke", error);
-    if (moved) return BK_YES;
-    if (!would_wait) return BK_NO;
-    int ready = clock_wait_fd(h->fd, (short)(POLLIN | (sent == 0 ? events : 0)), until.at_ns, until.cancel_fd);
-    if (ready == 1) return BK_YES;
-    if (ready == -1) error_set(error, PAWL_ECANCELLED, h->node, "cancelled while waiting for %s", h->node);
-    else error_set(error, PAWL_EUNREACHABLE, h->node, "%s does not answer (timed out)", h->node);
-    return BK_NO;
+    if (moved || waits) return BK_YES;
+    return would_wait && wait_for_it(h, events, until, error) ? BK_YES : BK_NO;
 }
 
 /* --- calls --- */

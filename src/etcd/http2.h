@@ -36,6 +36,8 @@ const char *http2_node(const struct http2 *h);
 /* No more requests here: the connection broke, the server says goodbye, or stream ids run out. */
 bool http2_worn(const struct http2 *h);
 
+bool http2_would_send(const struct http2 *h); /* with the next pump */
+
 /* Submits; nothing is sent before the next pump. false: not possible on this connection any more. */
 bool http2_start(struct http2 *h, struct http2_call *call, const char *path, const struct http2_header *headers, int n);
 /* Appends to the body; end: the last of it. false: out of memory. */

@@ -18,8 +18,9 @@
 #include <unistd.h>
 
 #define SIGN_S 4 /* a sign of life is asked for so often; it is dead if none came until the next one is due */
+#define OVER_MAX 16
 
-struct wish { /* written to the pipe in one piece */
+struct wish { /* one packet of the pipe */
     int64_t id, from, seen;
     unsigned char owner[16];
     uint16_t length; /* 0: never mind */
@@ -40,6 +41,8 @@ struct hub {
     int epoll, timer;
     bool heard; /* since the timer's last tick */
     struct map watches;
+    int64_t over[OVER_MAX]; /* watches of keys that are gone: cancelled when something else is sent */
+    int n_over;
 };
 
 static int64_t next_id(struct bk *bk) { return atomic_fetch_add(&bk->watch_id, 1) + 1; }
@@ -71,10 +74,24 @@ static bool send_request(struct hub *hub, const Pb__WatchRequest *request) {
     return grpc_stream_send(hub->h, &hub->stream, packed, pb__watch_request__pack(request, packed));
 }
 
+static void send_cancel(struct hub *hub, int64_t id) {
+    Pb__WatchCancelRequest cancel = PB__WATCH_CANCEL_REQUEST__INIT;
+    Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
+    cancel.watch_id = id;
+    request.request_union_case = PB__WATCH_REQUEST__REQUEST_UNION_CANCEL_REQUEST;
+    request.cancel_request = &cancel;
+    send_request(hub, &request);
+}
+
+static void cancel_what_is_over(struct hub *hub) {
+    while (hub->n_over > 0) send_cancel(hub, hub->over[--hub->n_over]);
+}
+
 static bool send_create(struct hub *hub, const struct watch *watch) {
     static Pb__WatchCreateRequest__Filter only_deletes[] = {PB__WATCH_CREATE_REQUEST__FILTER__NOPUT};
     Pb__WatchCreateRequest create = PB__WATCH_CREATE_REQUEST__INIT;
     Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
+    cancel_what_is_over(hub);
     create.key = (ProtobufCBinaryData){.data = (uint8_t *)(uintptr_t)watch->key, .len = watch->length};
     create.filters = only_deletes;
     create.n_filters = 1;
@@ -85,18 +102,10 @@ static bool send_create(struct hub *hub, const struct watch *watch) {
     return send_request(hub, &request);
 }
 
-static void send_cancel(struct hub *hub, int64_t id) {
-    Pb__WatchCancelRequest cancel = PB__WATCH_CANCEL_REQUEST__INIT;
-    Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
-    cancel.watch_id = id;
-    request.request_union_case = PB__WATCH_REQUEST__REQUEST_UNION_CANCEL_REQUEST;
-    request.cancel_request = &cancel;
-    send_request(hub, &request);
-}
-
 static bool ask_for_a_sign(struct hub *hub) {
     Pb__WatchProgressRequest progress = PB__WATCH_PROGRESS_REQUEST__INIT;
     Pb__WatchRequest request = PB__WATCH_REQUEST__INIT;
+    cancel_what_is_over(hub);
     request.request_union_case = PB__WATCH_REQUEST__REQUEST_UNION_PROGRESS_REQUEST;
     request.progress_request = &progress;
     return send_request(hub, &request);
@@ -109,7 +118,8 @@ static struct watch *by_id(const struct hub *hub, int64_t id) { /* the node is i
 }
 
 static void unwatch(struct hub *hub, struct watch *gone) {
-    send_cancel(hub, (int64_t)gone->node.hash);
+    if (hub->n_over == OVER_MAX) cancel_what_is_over(hub);
+    hub->over[hub->n_over++] = (int64_t)gone->node.hash;
     map_remove(&hub->watches, &gone->node);
     free(gone);
 }
@@ -152,12 +162,11 @@ void hub_watch(struct bk *bk, const struct bk_grant *grant) {
 }
 
 static void read_wishes(struct bk *bk) {
-    const size_t head = offsetof(struct wish, key);
-    for (struct wish wish; read(bk->wish_read, &wish, head) == (ssize_t)head;) {
-        if (wish.length > sizeof wish.key ||
-            (wish.length > 0 && read(bk->wish_read, wish.key, wish.length) != wish.length))
-            return;
+    const ssize_t head = offsetof(struct wish, key);
+    struct wish wish;
+    for (ssize_t n; (n = read(bk->wish_read, &wish, sizeof wish)) >= head;) {
         struct watch *known = by_id(bk->hub, wish.id);
+        if (n != head + wish.length) continue;
         if (wish.length > 0) begin_watch(bk->hub, &wish);
         else if (known) unwatch(bk->hub, known);
     }
@@ -205,7 +214,7 @@ static bool tick(struct hub *hub, pawl_error *error) {
 /* --- the stream --- */
 
 static bool listen_to(struct hub *hub, int fd) {
-    struct epoll_event in = {.events = EPOLLIN};
+    struct epoll_event in = {.events = EPOLLIN, .data.fd = fd};
     return epoll_ctl(hub->epoll, EPOLL_CTL_ADD, fd, &in) == 0;
 }
 
@@ -264,13 +273,18 @@ static bool hear_all(struct bk *bk, bk_wake *wake, void *data, pawl_error *error
 
 enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error) {
     struct bk_until now = {.at_ns = 0, .cancel_fd = -1};
+    struct epoll_event ready[3];
     if (!bk->hub) return BK_FAULT;
-    read_wishes(bk);
-    bool good = tick(bk->hub, error);
-    /* Until nothing moves: what is heard may be answered, and what is answered is sent at once. */
+    bool good = true;
+    for (int i = epoll_wait(bk->hub->epoll, ready, 3, 0) - 1; i >= 0; i--) {
+        if (ready[i].data.fd == bk->wish_read) read_wishes(bk);
+        if (ready[i].data.fd == bk->hub->timer) good = tick(bk->hub, error);
+    }
+    /* What is heard may be answered, and what is answered is sent at once. */
     for (enum bk_says moved = BK_YES; good && moved == BK_YES;) {
         moved = http2_pump(bk->hub->h, false, now, error);
         good = hear_all(bk, wake, data, error) && moved != BK_FAULT;
+        if (!http2_would_send(bk->hub->h)) break;
     }
     if (good && !http2_worn(bk->hub->h)) return BK_YES;
     atomic_fetch_add(&bk->next, 1); /* another member may be better */

@@ -12,7 +12,17 @@
 #define PREFIX 5 /* of a gRPC message */
 #define BIG (3u << 20)
 
-enum habit { ANSWERS, SAYS_GOODBYE_FIRST, SAYS_GOODBYE_LATER, RESETS, REFUSES, SMALL_WINDOW, BIG_ANSWER, SILENT };
+enum habit {
+    ANSWERS,
+    PINGS,
+    SAYS_GOODBYE_FIRST,
+    SAYS_GOODBYE_LATER,
+    RESETS,
+    REFUSES,
+    SMALL_WINDOW,
+    BIG_ANSWER,
+    SILENT
+};
 
 struct service {
     enum habit habit;
@@ -21,6 +31,8 @@ struct service {
     pthread_t thread;
     int calls;       /* requests that were complete */
     size_t received; /* bytes of the last one */
+    int packets;     /* that brought a request, or a part of one */
+    int pings, pongs;
 };
 
 static ssize_t body(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t size, uint32_t *flags,
@@ -52,10 +64,18 @@ static int on_request(nghttp2_session *session, const nghttp2_frame *frame, void
     struct service *s = data;
     int32_t id = frame->hd.stream_id;
     bool begins = frame->hd.type == NGHTTP2_HEADERS, ends = frame->hd.flags & NGHTTP2_FLAG_END_STREAM;
+    if (frame->hd.type == NGHTTP2_PING && frame->hd.flags & NGHTTP2_FLAG_ACK) {
+        assert_memory_equal(frame->ping.opaque_data, "pingping", 8);
+        s->pongs++;
+    }
     if (begins && s->habit == SAYS_GOODBYE_FIRST)
         nghttp2_submit_goaway(session, NGHTTP2_FLAG_NONE, id > 2 ? id - 2 : 0, NGHTTP2_NO_ERROR, NULL, 0);
     if (!ends || (!begins && frame->hd.type != NGHTTP2_DATA)) return 0;
     s->calls++;
+    if (s->habit == PINGS && s->pings == s->pongs) { /* as grpc-go does it: one at a time, before it answers */
+        nghttp2_submit_ping(session, NGHTTP2_FLAG_NONE, (const uint8_t *)"pingping");
+        s->pings++;
+    }
     if (s->habit == SAYS_GOODBYE_LATER)
         nghttp2_submit_goaway(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_NO_ERROR, NULL, 0);
     if (s->habit == RESETS) nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_INTERNAL_ERROR);
@@ -80,7 +100,7 @@ static ssize_t send_it(nghttp2_session *session, const uint8_t *bytes, size_t le
 static void *serve(void *data) {
     struct service *s = data;
     uint8_t buffer[16384];
-    for (ssize_t n; (n = recv(s->fd, buffer, sizeof buffer, 0)) > 0;)
+    for (ssize_t n; (n = recv(s->fd, buffer, sizeof buffer, 0)) > 0; s->packets++)
         if (nghttp2_session_mem_recv(s->session, buffer, (size_t)n) != n || nghttp2_session_send(s->session)) break;
     return NULL;
 }
@@ -137,6 +157,45 @@ static void test_one_after_the_other(void **state) {
     assert_false(http2_worn(h));
     end_service(&s, h);
     assert_int_equal(s.calls, 100);
+    assert_in_range(s.packets, 100, 102); /* each request in one piece; SETTINGS, and that they were understood */
+}
+
+/* The answer to a ping that follows what we sent goes with a later request, so that a server that measures with them
+ * does so from time to time, not with each request. */
+static void test_pings_cost_nothing(void **state) {
+    (void)state;
+    struct service s;
+    pawl_error error = PAWL_ERROR_INIT;
+    struct http2 *h = start_service(&s, PINGS);
+    int64_t began = clock_now_ns();
+    for (int i = 0; i < 100; i++) assert_int_equal(ask(h, 10, 5000, NULL, &error), BK_YES);
+    poll(NULL, 0, (int)(PONG_NS / NS_PER_MS) + 10);
+    assert_int_equal(ask(h, 10, 5000, NULL, &error), BK_YES);
+    int64_t due = (clock_now_ns() - began) / PONG_NS;
+    end_service(&s, h);
+    assert_in_range(s.pongs, 1, due);
+    assert_in_range(s.packets, 101, 103 + due);
+}
+
+/* One that comes by itself asks whether we live: it is answered at once, as is a second one while one is open. */
+static void test_a_ping_by_itself_is_answered(void **state) {
+    (void)state;
+    struct service s;
+    pawl_error error = PAWL_ERROR_INIT;
+    struct bk_until now = {.at_ns = 0, .cancel_fd = -1};
+    struct http2 *h = start_service(&s, ANSWERS);
+    assert_int_equal(ask(h, 10, 5000, NULL, &error), BK_YES);
+    poll(NULL, 0, (int)(PONG_NS / NS_PER_MS) + 10);
+    static const uint8_t ping[] = {0, 0, 8, 6, 0, 0, 0, 0, 0, 'p', 'i', 'n', 'g', 'p', 'i', 'n', 'g'};
+    assert_int_equal(send(s.fd, ping, sizeof ping, 0), sizeof ping);
+    while (http2_pump(h, false, now, &error) == BK_YES) continue;
+    assert_true(h->pinged_ns == 0);
+    for (int i = 0; i < 2; i++) { /* just after a send: the first one waits, the second one does not */
+        assert_int_equal(send(s.fd, ping, sizeof ping, 0), sizeof ping);
+        while (http2_pump(h, false, now, &error) == BK_YES) continue;
+    }
+    end_service(&s, h);
+    assert_in_range(s.pongs, 2, 3); /* 3: it was not "just after" on a slow machine */
 }
 
 /* What the server did not look at surely did not happen. */
@@ -225,6 +284,8 @@ static void test_stream_ids_run_out(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_after_the_other),
+        cmocka_unit_test(test_pings_cost_nothing),
+        cmocka_unit_test(test_a_ping_by_itself_is_answered),
         cmocka_unit_test(test_goaway_before_the_call),
         cmocka_unit_test(test_goaway_with_a_call_in_flight),
         cmocka_unit_test(test_resets),
