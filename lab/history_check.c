@@ -126,6 +126,11 @@ static bool ended_before(const struct record *a, const struct record *b) {
     return a->lock == b->lock && (a->end < b->start || (a->end == b->start && a->start < b->start));
 }
 
+/* Lost before its holder was told (it was stopped in between): granted at some time since it was asked for. */
+static bool was_told_late(const struct record *b) {
+    return b->what == HISTORY_HOLD && b->outcome == HISTORY_LOST && b->start == b->end && b->asked != HISTORY_NEVER;
+}
+
 /* For each record the highest token of all that ended before it. Shared holds are not ordered among themselves by this.
  * told: set for those that were reported. */
 static void check_ended_before(struct judge *j, const struct records *r, enum history_fault fault, bool *told) {
@@ -143,7 +148,7 @@ static void check_ended_before(struct judge *j, const struct records *r, enum hi
                 high_exclusive = ends[p];
         }
         const struct record *a = b->shared ? high_exclusive : high;
-        if (!a || !b->token || a->token <= b->token) continue;
+        if (!a || !b->token || a->token <= b->token || was_told_late(b)) continue;
         token_fell(j, fault, a, b);
         if (told) told[i] = true;
     }

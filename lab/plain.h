@@ -21,6 +21,9 @@ extern const struct plain plain_setnx; /* SETNX, then EXPIRE: two requests */
 extern const struct plain plain_wait;  /* SET NX PX, then WAIT for a replica */
 extern const struct plain plain_redlock;
 extern const struct plain plain_postgresql; /* pg_advisory_lock in a session */
+extern const struct plain plain_flock;
+extern const struct plain plain_counter; /* flock, and a counter as token */
+extern const struct plain plain_pidfile;
 extern const struct plain plain_etcd; /* lease, Txn, the token read afterwards; renews through its first endpoint */
 
 /* Polls `once` (PAWL_EBUSY: again) every 50 ms until wait_ms are over, as the recipes do. */

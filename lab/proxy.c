@@ -1,6 +1,7 @@
 #include "proxy.h"
 #include "clock.h"
 #include "server.h"
+#include "socket_of.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +32,7 @@ struct stream { /* one direction of one connection */
 };
 struct pair {
     int client, server; /* client -1: the slot is free; server -1: half open */
+    bool shunned;
     struct stream way[2];
 };
 struct proxy {
@@ -40,6 +42,7 @@ struct proxy {
     bool stop, frozen, refuse, drop[2];
     int64_t delay_ms[2], bytes[2];
     int connections;
+    pid_t shunned;
     char request[REQUEST];
     size_t request_size;
     struct pair pairs[PAIRS];
@@ -103,6 +106,7 @@ static void accept_one(struct proxy *p) {
         if (server < 0) break;
         pair->client = fd;
         pair->server = server;
+        pair->shunned = p->shunned && socket_is_of(fd, p->shunned);
         pair->way[PROXY_TO_SERVER] = (struct stream){.from = fd, .to = server};
         pair->way[PROXY_TO_CLIENT] = (struct stream){.from = server, .to = fd};
         p->connections++;
@@ -176,7 +180,7 @@ static int64_t prepare(struct proxy *p, struct pollfd *fds) {
     for (int i = 0; i < PAIRS; i++) {
         struct pair *pair = &p->pairs[i];
         fds[2 + 2 * i] = fds[3 + 2 * i] = (struct pollfd){.fd = -1};
-        if (pair->client < 0 || p->frozen) continue;
+        if (pair->client < 0 || pair->shunned || p->frozen) continue;
         fds[2 + 2 * i] = (struct pollfd){.fd = pair->way[0].ended ? -1 : pair->client, .events = POLLIN};
         if (pair->server < 0) continue;
         fds[3 + 2 * i] = (struct pollfd){.fd = pair->way[1].ended ? -1 : pair->server, .events = POLLIN};
@@ -198,7 +202,8 @@ static void *run(void *data) {
         pthread_mutex_lock(&p->mutex);
         eventfd_read(p->poke_fd, &drained);
         for (int i = 0; i < PAIRS && !p->frozen; i++)
-            if (p->pairs[i].client >= 0) serve(p, &p->pairs[i], fds[2 + 2 * i].revents, fds[3 + 2 * i].revents);
+            if (p->pairs[i].client >= 0 && !p->pairs[i].shunned)
+                serve(p, &p->pairs[i], fds[2 + 2 * i].revents, fds[3 + 2 * i].revents);
         if (fds[1].revents) accept_one(p);
     }
     pthread_mutex_unlock(&p->mutex);
@@ -251,6 +256,12 @@ void proxy_delay(struct proxy *p, enum proxy_way way, int64_t ms) { LOCKED(p->de
 void proxy_drop(struct proxy *p, enum proxy_way way, bool on) { LOCKED(p->drop[way] = on); }
 void proxy_freeze(struct proxy *p, bool on) { LOCKED(p->frozen = on); }
 
+static void shun(struct proxy *p, pid_t pid) {
+    p->shunned = pid;
+    for (int i = 0; i < PAIRS; i++)
+        p->pairs[i].shunned = pid && p->pairs[i].client >= 0 && socket_is_of(p->pairs[i].client, pid);
+}
+
 static void half_open(struct proxy *p) {
     for (int i = 0; i < PAIRS; i++) {
         struct pair *pair = &p->pairs[i];
@@ -268,6 +279,7 @@ static void cut(struct proxy *p, bool refuse) {
         if (p->pairs[i].client >= 0) end_pair(&p->pairs[i], true);
 }
 
+void proxy_shun(struct proxy *p, pid_t pid) { LOCKED(shun(p, pid)); }
 void proxy_half_open(struct proxy *p) { LOCKED(half_open(p)); }
 void proxy_cut(struct proxy *p, bool refuse) { LOCKED(cut(p, refuse)); }
 

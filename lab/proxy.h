@@ -4,6 +4,7 @@
 #define LAB_PROXY_H
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct proxy;
 enum proxy_way { PROXY_TO_SERVER, PROXY_TO_CLIENT };
@@ -19,6 +20,8 @@ void proxy_delay(struct proxy *p, enum proxy_way way, int64_t ms);
 void proxy_drop(struct proxy *p, enum proxy_way way, bool on);
 /* Both directions stand still, nothing is read or lost, and new connections are accepted only: a frozen host. */
 void proxy_freeze(struct proxy *p, bool on);
+/* The same for the connections of one process, standing and new ones; 0: for none. */
+void proxy_shun(struct proxy *p, pid_t pid);
 /* Connections stand on our side while the server's side is closed, and nothing is ever said: a host that vanished. */
 void proxy_half_open(struct proxy *p);
 /* All connections are reset; new ones are refused while `refuse` is on. */

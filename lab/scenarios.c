@@ -23,9 +23,13 @@
     X(host_vanishes)                                                                                                   \
     X(etcd_leader_killed)                                                                                              \
     X(etcd_leader_frozen)                                                                                              \
+    X(etcd_leader_cut)                                                                                                 \
     X(etcd_partition)                                                                                                  \
     X(etcd_quorum_lost)                                                                                                \
-    X(etcd_late_token)
+    X(etcd_late_token)                                                                                                 \
+    X(file_removed)                                                                                                    \
+    X(stale_pid)                                                                                                       \
+    X(full_disk)
 
 #define DECLARE(name) extern const struct scenario scenario_##name;
 #define POINT(name) &scenario_##name,

@@ -73,6 +73,8 @@ char *server_sql(int port, const char *format, ...) __attribute__((format(printf
 void server_start_etcd(struct server *s, const char *const options[]);
 /* n members of one cluster, each a server of its own. */
 void server_start_etcd_cluster(struct server members[], int n, const char *const options[]);
+/* The same; member i listens to the others at listen[i], and tells them that it does at tell[i]: a proxy. */
+void server_start_etcd_apart(struct server members[], int n, const int listen[], const int tell[]);
 
 /* Asks again each 10 ms until condition(data) is true; false: ms went by. */
 bool server_until(bool (*condition)(void *), void *data, int ms);

@@ -32,7 +32,8 @@ static const char *scheme(const char *const options[]) {
     return "http";
 }
 
-static void common(struct server *s, int peer, const char *const options[]) {
+/* listen, tell: its port for the other members, and what they are told. */
+static void common(struct server *s, int listen, int tell, const char *const options[]) {
     const char *how = scheme(options);
     snprintf(s->url, sizeof s->url, "etcd://127.0.0.1:%d", s->port);
     server_arg(s, "etcd");
@@ -40,8 +41,8 @@ static void common(struct server *s, int peer, const char *const options[]) {
     server_arg(s, "%s/data", s->dir);
     server_arg(s, "--listen-client-urls=%s://127.0.0.1:%d", how, s->port);
     server_arg(s, "--advertise-client-urls=%s://127.0.0.1:%d", how, s->port);
-    server_arg(s, "--listen-peer-urls=http://127.0.0.1:%d", peer);
-    server_arg(s, "--initial-advertise-peer-urls=http://127.0.0.1:%d", peer);
+    server_arg(s, "--listen-peer-urls=http://127.0.0.1:%d", listen);
+    server_arg(s, "--initial-advertise-peer-urls=http://127.0.0.1:%d", tell);
     for (; options && *options; options++) server_arg(s, "%s", *options);
 }
 
@@ -50,24 +51,22 @@ void server_start_etcd(struct server *s, const char *const options[]) {
     server_make_dir(s, "etcd");
     s->port = server_free_port();
     s->ready = strcmp(scheme(options), "http") == 0 ? healthy : listens;
-    common(s, peer, options);
+    common(s, peer, peer, options);
     server_arg(s, "--initial-cluster=default=http://127.0.0.1:%d", peer);
     server_run(s);
 }
 
-void server_start_etcd_cluster(struct server members[], int n, const char *const options[]) {
+static void start_cluster(struct server members[], int n, const int listen[], const int tell[],
+                          const char *const options[]) {
     char cluster[512] = "";
-    int peers[8];
-    for (int i = 0; i < n; i++) {
-        peers[i] = server_free_port();
+    for (int i = 0; i < n; i++)
         snprintf(cluster + strlen(cluster), sizeof cluster - strlen(cluster), "%sm%d=http://127.0.0.1:%d", i ? "," : "",
-                 i, peers[i]);
-    }
+                 i, tell[i]);
     for (int i = 0; i < n; i++) {
         server_make_dir(&members[i], "etcd");
         members[i].port = server_free_port();
         members[i].ready = listens;
-        common(&members[i], peers[i], options);
+        common(&members[i], listen[i], tell[i], options);
         server_arg(&members[i], "--name=m%d", i);
         server_arg(&members[i], "--initial-cluster=%s", cluster);
         server_run(&members[i]);
@@ -76,4 +75,14 @@ void server_start_etcd_cluster(struct server members[], int n, const char *const
         members[i].ready = healthy;
         server_await(&members[i]);
     }
+}
+
+void server_start_etcd_cluster(struct server members[], int n, const char *const options[]) {
+    int peers[8];
+    for (int i = 0; i < n; i++) peers[i] = server_free_port();
+    start_cluster(members, n, peers, peers, options);
+}
+
+void server_start_etcd_apart(struct server members[], int n, const int listen[], const int tell[]) {
+    start_cluster(members, n, listen, tell, NULL);
 }

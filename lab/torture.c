@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const char help[] = "usage: pawl-lab torture --backend NAME [options]\n"
@@ -173,20 +174,22 @@ static void network(struct rack *r, enum wrong_kind kind, int i, bool on, int64_
     if (kind == WRONG_DELAY) proxy_delay(r->proxies[i], PROXY_TO_CLIENT, on ? ms : 0);
 }
 
-static void do_network(struct rack *r, const struct wrong *w, int64_t until_ns) {
+static void do_network(struct rack *r, struct wrong *w, int64_t until_ns) {
     int servers = r->o->victim->servers;
     for (int i = 0; i < servers; i++) {
         if (w->target != i && w->target != servers) continue;
         network(r, w->kind, i, true, w->for_ms);
-        r->heal_ns[i][w->kind] = until_ns;
+        if (r->heal_ns[i][w->kind] < until_ns) r->heal_ns[i][w->kind] = until_ns;
     }
+    w->ended_ns = 0;
 }
 
-static void do_wrong(struct rack *r, const struct wrong *w, int64_t now) {
+static void do_wrong(struct rack *r, struct wrong *w, int64_t now) {
     struct soul *s = &r->souls[w->target % TORTURE_WORKERS];
     struct server *server = &r->servers[w->target % TORTURE_SERVERS];
     int64_t until = now + w->for_ms * NS_PER_MS, *heal = &r->heal_ns[w->target % TORTURE_SERVERS][w->kind];
     r->done[w->kind]++;
+    w->began_ns = w->ended_ns = now;
     switch (w->kind) {
     case WRONG_PAUSE:
         if (s->stopped_until_ns) return;
@@ -208,17 +211,33 @@ static void do_wrong(struct rack *r, const struct wrong *w, int64_t now) {
         break;
     case WRONG_FORGET:
         if (server->pid && !r->heal_ns[w->target][WRONG_STOP]) r->o->victim->forget(server);
+        w->ended_ns = clock_now_ns(); /* a busy machine is late */
         return;
     default: do_network(r, w, until); return;
     }
-    *heal = until;
+    if (*heal < until) *heal = until;
+    w->ended_ns = 0;
 }
 
 static void heal(struct rack *r, int i, enum wrong_kind kind) {
     r->heal_ns[i][kind] = 0;
+    for (int n = 0; n < r->next_wrong; n++) {
+        struct wrong *w = &r->wrongs[n];
+        bool open = w->began_ns && !w->ended_ns;
+        if (open && w->kind == kind && (w->target == i || w->target == r->o->victim->servers))
+            w->ended_ns = clock_now_ns();
+    }
     if (kind == WRONG_STOP) server_kill(&r->servers[i], SIGCONT);
     else if (kind == WRONG_RESTART && !r->servers[i].pid) server_begin(&r->servers[i]);
     else if (kind != WRONG_RESTART) network(r, kind, i, false, 0);
+}
+
+/* PostgreSQL gives up where a process of its predecessor is not gone yet: again, as whoever supervises it would. */
+static void revive(struct rack *r) {
+    for (int i = 0; i < r->o->victim->servers; i++) {
+        struct server *s = &r->servers[i];
+        if (s->pid && waitpid(s->pid, NULL, WNOHANG) == s->pid) server_begin(s);
+    }
 }
 
 /* Does what is due; returns when the next thing is. */
@@ -265,10 +284,15 @@ static bool is_over(const struct rack *r, int64_t now, int64_t end) {
 }
 
 static void rack_run(struct rack *r) {
-    int64_t end = r->began_ns + torture_length_ms(r->o) * NS_PER_MS, report = r->began_ns + 10 * NS_PER_S;
+    int64_t end = r->began_ns + torture_length_ms(r->o) * NS_PER_MS, report = r->began_ns + 10 * NS_PER_S, check = 0;
     for (int64_t now; !is_over(r, now = clock_now_ns(), end) && !lab_interrupted;) {
         struct pollfd fds[TORTURE_WORKERS];
         int64_t due = turn_wheel(r, now);
+        if (check < now) {
+            revive(r);
+            check = now + 200 * NS_PER_MS;
+        }
+        if (check < due) due = check;
         if (report < now) {
             progress(r, now, end);
             report += 10 * NS_PER_S;

@@ -24,7 +24,8 @@ enum wrong_kind {
 struct wrong {
     enum wrong_kind kind;
     int64_t at_ms, for_ms;
-    int target; /* a worker or a server; for the network also the number of servers: all of them */
+    int target;                 /* a worker or a server; for the network also the number of servers: all of them */
+    int64_t began_ns, ended_ns; /* as it was done; ended 0: it lasts */
 };
 
 /* One service with everything that may go wrong with it. */

@@ -25,10 +25,8 @@ static int by_lock(const void *a, const void *b) {
 static bool is_admitted(const struct rack *r, const struct history_event *first, const struct history_event *second) {
     for (int i = 0; i < r->next_wrong; i++) {
         const struct wrong *w = &r->wrongs[i];
-        int64_t at = r->began_ns + w->at_ms * NS_PER_MS;
-        if (r->o->victim->admitted & 1u << w->kind && at + w->for_ms * NS_PER_MS + 500 * NS_PER_MS > first->start &&
-            at < second->start)
-            return true;
+        bool is_over = w->ended_ns && w->ended_ns + 500 * NS_PER_MS < first->start;
+        if (r->o->victim->admitted & 1u << w->kind && !is_over && w->began_ns < second->start) return true;
     }
     return false;
 }

@@ -8,6 +8,7 @@
 
 struct cluster {
     struct server *member[3];
+    struct proxy *way[3]; /* of the other members to it; NULL: direct */
     int leader;
     char from_leader[128], from_others[128]; /* all members; the leader first, or last */
 };
@@ -44,11 +45,19 @@ static bool has_leader(void *data) {
     return false;
 }
 
-static void start(struct stage *s, struct cluster *c) {
+static void start(struct stage *s, struct cluster *c, bool apart) {
     struct server *all = stage_server(s); /* three in a row */
     stage_server(s);
     stage_server(s);
-    server_start_etcd_cluster(all, 3, NULL);
+    if (!apart) server_start_etcd_cluster(all, 3, NULL);
+    else {
+        int listen[3], tell[3];
+        for (int i = 0; i < 3; i++) {
+            c->way[i] = stage_proxy(s, listen[i] = server_free_port());
+            tell[i] = proxy_port(c->way[i]);
+        }
+        server_start_etcd_apart(all, 3, listen, tell);
+    }
     for (int i = 0; i < 3; i++) c->member[i] = &all[i];
     stage_until(s, has_leader, c, 10000, "a leader");
     int l = c->leader;
@@ -61,7 +70,7 @@ static void start(struct stage *s, struct cluster *c) {
 
 static void lose_leader(struct stage *s, int signal, const char *how) {
     struct cluster c;
-    start(s, &c);
+    start(s, &c, false);
     struct worker *a = stage_worker(s, "A", c.from_leader), *b = stage_worker(s, "B", c.from_others);
     worker_must_take(s, a, 5000);
     worker_write(s, a);
@@ -80,11 +89,31 @@ static void play_frozen(struct stage *s) {
     lose_leader(s, SIGSTOP, "the leader is frozen: it neither answers nor hangs up");
 }
 
+static void cut_leader(struct cluster *c, bool on) {
+    for (int i = 0; i < 3; i++)
+        if (i == c->leader) proxy_freeze(c->way[i], on);
+        else proxy_shun(c->way[i], on ? c->member[c->leader]->pid : 0);
+}
+
+static void play_cut(struct stage *s) {
+    struct cluster c;
+    start(s, &c, true);
+    struct worker *a = stage_worker(s, "A", c.from_leader), *b = stage_worker(s, "B", c.from_others);
+    worker_must_take(s, a, 5000);
+    worker_write(s, a);
+    cut_leader(&c, true);
+    stage_fault(s, "etcd leader", "nothing passes between the leader and the other two; clients still reach all three");
+    if (worker_take(s, b, 12000)) worker_write(s, b);
+    worker_write(s, a);
+    cut_leader(&c, false);
+    stage_fault_over(s, "etcd leader", "the three are together again");
+}
+
 static void play_partition(struct stage *s) {
     struct cluster c;
     struct proxy *way[3];
     char url[128] = "etcd://";
-    start(s, &c);
+    start(s, &c, false);
     for (int i = 0; i < 3; i++) {
         way[i] = stage_proxy(s, c.member[i]->port);
         snprintf(url + strlen(url), 24, "%s127.0.0.1:%d", i ? "," : "", proxy_port(way[i]));
@@ -104,7 +133,7 @@ static void play_partition(struct stage *s) {
 
 static void play_quorum(struct stage *s) {
     struct cluster c;
-    start(s, &c);
+    start(s, &c, false);
     struct worker *a = stage_worker(s, "A", c.from_leader), *b = stage_worker(s, "B", c.from_others);
     worker_must_take(s, a, 5000);
     for (int i = 1; i < 3; i++) server_kill(c.member[(c.leader + i) % 3], SIGKILL);
@@ -167,6 +196,18 @@ const struct scenario scenario_etcd_leader_frozen = {
     .truth = "A frozen one is not. Each request needs a deadline of its own, well before the lease ends.",
     ETCD,
     .play = play_frozen};
+const struct scenario scenario_etcd_leader_cut = {
+    .name = "etcd-leader-cut",
+    .title = "the etcd leader is cut off from the other members, but not from its clients",
+    .happens =
+        "A renews at the leader, which loses touch with the other two. They elect another one and go on; the old "
+        "leader answers, but cannot renew. A's lease ends, B gets the lock, A was told of errors and logged "
+        "them.",
+    .believed = "My endpoint answers, so all is well.",
+    .truth = "A member without a majority can keep nothing alive. The client must go to another endpoint, well before "
+             "the lease ends.",
+    ETCD,
+    .play = play_cut};
 const struct scenario scenario_etcd_partition = {
     .name = "etcd-partition",
     .title = "the holder is cut off from all members of etcd",

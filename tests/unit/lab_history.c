@@ -181,6 +181,17 @@ static void token_fell_without_proof(void **state) {
     expect(HISTORY_TOKEN_FELL, 1);
 }
 
+static void token_told_late(void **state) {
+    (void)state;
+    hold("a", 5, 0, 1);
+    add(HISTORY_HOLD, "b", 4, 3, 3, HISTORY_LOST, false, 0); /* granted before a, and lost by the time it was told */
+    expect_clean();
+    add(HISTORY_HOLD, "c", 3, 5, 5, HISTORY_LOST, false, 4); /* asked for when a had begun */
+    expect(HISTORY_TOKEN_FELL, 1);
+    add(HISTORY_HOLD, "d", 2, 7, 8, HISTORY_LOST, false, 0); /* held for a while */
+    expect(HISTORY_TOKEN_FELL, 2);
+}
+
 static void token_fell_behind_another_lock(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) { /* events of one lock must not hide those of the next */
@@ -468,7 +479,7 @@ int main(void) {
                                        T(token_fell),
                                        T(token_fell_far_back),
                                        T(token_fell_among_shared),
-                                       T(token_fell_without_proof),
+                                       T(token_fell_without_proof),        T(token_told_late),
                                        T(token_fell_behind_another_lock),
                                        T(token_fell_among_shared_behind_another_lock),
                                        T(token_repeated),
