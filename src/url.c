@@ -127,6 +127,16 @@ static int add_host(struct url *url, const char *from, const char *to, pawl_erro
     return PAWL_OK;
 }
 
+/* What stands raw in user:password and would end it, or the authority, for another reader of the URL. */
+static int check_userinfo(const struct url *url, const char *text, const char *from, const char *at_sign,
+                          pawl_error *error) {
+    const char *raw = from + strcspn(from, "@/?#[]");
+    if (raw >= at_sign) return PAWL_OK;
+    return error_set(error, PAWL_EINVALID, NULL,
+                     "url %s: character %d of it, a raw '%c' in the user or password: write it as %%%02X", url->shown,
+                     (int)(raw - text) + 1, *raw, (unsigned)*raw);
+}
+
 static int parse_authority(struct url *url, const char *from, const char *to, pawl_error *error) {
     const char *at_sign = memrchr(from, '@', (size_t)(to - from));
     if (at_sign) {
@@ -214,6 +224,14 @@ static char *shown(const char *text) {
     return copy;
 }
 
+/* The '@' that was meant to end user:password; NULL: there is none. */
+static const char *userinfo_end(const char *from, const char *slash, const char *question, const char *end) {
+    const char *at_sign = memrchr(from, '@', (size_t)(slash - from)), *colon = find(from, slash, ':');
+    if (at_sign || colon == slash || memchr(from, '[', (size_t)(colon - from))) return at_sign;
+    if (colon + 1 < slash && strspn(colon + 1, "0123456789") == strcspn(colon + 1, ",/?")) return NULL; /* host:port */
+    return end_of_userinfo(from, question, end);
+}
+
 static int parse(struct url *url, const char *text, pawl_error *error) {
     const char *end = text + strlen(text), *colon = text;
     while (isalnum((unsigned char)*colon) || *colon == '+' || *colon == '-' || *colon == '.') colon++;
@@ -226,8 +244,10 @@ static int parse(struct url *url, const char *text, pawl_error *error) {
     if (!url->scheme || !url->rest) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     if (strncmp(from, "//", 2) == 0) {
         const char *slash = find(from + 2, question, '/');
+        const char *at_sign = userinfo_end(from + 2, slash, question, end);
         url->authority = true;
-        int code = parse_authority(url, from + 2, slash, error);
+        int code = at_sign ? check_userinfo(url, text, from + 2, at_sign, error) : PAWL_OK;
+        if (code == PAWL_OK) code = parse_authority(url, from + 2, slash, error);
         if (code) return code;
         from = slash < question ? slash + 1 : question;
     }

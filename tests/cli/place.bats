@@ -53,3 +53,11 @@ EOF
     [ ! -e ran ]
     [ -z "$(ls -A others)" ]
 }
+
+@test "a password with a raw @ / ? or # is refused where it stands, and not shown" {
+    for raw in @ / '?' '#'; do
+        run --separate-stderr -125 pawl run -u "redis://:SEC${raw}RET@127.0.0.1:1/0" n -- true
+        in_stderr "character 13 of it, a raw '$raw' in the user or password: write it as %"
+        [[ $stderr != *SEC* && $stderr != *RET* ]]
+    done
+}

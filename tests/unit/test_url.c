@@ -118,6 +118,12 @@ static void test_refused(void **data) {
     refused("file:/a%2", "%XX in the path");
     refused("redis://a%:b@h", "%XX in the user");
     refused("redis://a:b%@h", "%XX in the user");
+    refused("redis://:p@w@h",
+            "url redis://:***@h: character 11 of it, a raw '@' in the user or password: write it as %40");
+    refused("redis://ana:p#w@h/1", "character 14 of it, a raw '#' in the user or password: write it as %23");
+    refused("redis://:p/w@h/1", "character 11 of it, a raw '/' in the user or password: write it as %2F");
+    refused("redis://:p?w@h/1", "character 11 of it, a raw '?' in the user or password: write it as %3F");
+    refused("postgresql://ana:p@w@h/db", "raw '@'");
     refused("mem:?=x", "key=value");
     refused("mem:?a=1&&b=2", "key=value");
     refused("mem:?a=%", "key=value");
@@ -128,7 +134,7 @@ static void test_refused(void **data) {
 static const char *const with_secret[] = {
     "redis://ana:SECRET@h",
     "redis://:SECRET@h:1,h2:2/0?prefix=x",
-    "redis://:SECRET@@h",    /* the last @ counts */
+    "redis://:SECRET@@h",    /* a raw @: refused, but not shown */
     "redis://:a/SECRET@h/0", /* raw slash in a password: refused, but not shown */
     "redis://:a?SECRET@h/0", /* raw question mark in a password */
     "redis://ana:a?SECRET@h/0?b=c",
