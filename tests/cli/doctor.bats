@@ -102,7 +102,7 @@ EOF
     run -0 pawl doctor
     [[ ${lines[0]} == redis://* ]]
     [[ ${lines[1]} == "good for   efficiency: yes        correctness: with a guard only"* ]]
-    [[ ${lines[2]} == "ok      C01 a lock  C02 clock"*"R11 wake-ups" ]]
+    [[ ${lines[2]} == "ok      C01 a lock  C02 clock"*"R11 wake-ups  R12 rights" ]]
     [ "${#lines[@]}" = 3 ]
     redis CONFIG SET maxmemory-policy allkeys-lru
     found "R03 warning"
@@ -153,7 +153,17 @@ EOF
     [[ $output != *secret* ]]
     in_output "CONFIG GET timeout is not allowed to this user"
     redis ACL SETUSER few -publish
-    found "R09 unseen R10 unseen R11 warning" "$few"
+    found "R09 unseen R10 unseen R11 warning R12 warning" "$few"
     redis ACL SETUSER few -set
-    [[ $(levels "$few") == "C01 unsafe "* ]]
+    [[ $(levels "$few") == "C01 unsafe "*"R12 unsafe "* ]]
+    missing='+evalsha +exists +incr +zrank +publish +subscribe' # all of them at once
+    # shellcheck disable=SC2086
+    redis ACL SETUSER few +set ${missing//+/-}
+    run --separate-stderr -2 pawl doctor --json "$few"
+    jq -es --arg missing "$missing" 'map(select(.id == "R12"))[0] | .seen == $missing and .fix == "ACL SETUSER ... " + $missing' <<<"$output"
+    # shellcheck disable=SC2086
+    redis ACL SETUSER few $missing resetkeys '~other:*' resetchannels
+    run --separate-stderr -2 pawl doctor --json "$few"
+    jq -es 'map(select(.id == "R12"))[0] | .seen == "~pawl:* &pawl:*"' <<<"$output"
+    [ "$(redis EXISTS pawl:%doctor)" = 0 ]
 }
