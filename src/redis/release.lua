@@ -4,10 +4,26 @@
 -- refused raises before the lock is gone, so that no missing right keeps a lock or leaves a gap.
 -- KEYS lock queue count   ARGV token:owner (leave: owner) client-ms [about, when leaving]
 -- Returns 1: it was ours; 2: the same, and whoever waits could not be told for want of a right; 0: it was not ours.
-if #ARGV == 2 and redis.call('EXISTS', KEYS[2]) == 0 and redis.pcall('GETRANGE', KEYS[1], '0', '64') == ARGV[1] then
-  return redis.call('DEL', KEYS[1])
-end
+-- The first block is the usual case, before any function is made, which is most of the cost: nobody waits, or who is told is
+-- there. What it cannot do is left to the rest, which begins anew; a number is lost by that, and somebody asks in vain.
+-- The server sends first what was said last: so the second, who has nothing to do yet, is told before the first.
 local L, Q, N, VAL, CLIENT_MS, ABOUT = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3]
+if not ABOUT then
+  local waits, try = redis.call('EXISTS', Q) == 1, redis.pcall
+  if try('GETRANGE', L, '0', '64') == VAL then
+    if not waits then return redis.call('DEL', L) end
+    local q, n = try('ZRANGE', Q, '0', '1'), try('INCR', N)
+    local h, second, W = q[1], q[2], string.sub(N, 1, -43) .. 'w:'
+    if n == 1 then try('DEL', N) end
+    if h and type(n) == 'number' and n > 1099511627776 and n < 9007199254740992
+        and (not second or try('PUBLISH', W .. string.sub(second, 1, 16), 'n 500 ' .. string.sub(second, 1, 48)) == 1)
+        and try('PUBLISH', W .. string.sub(h, 1, 16), 'g ' .. string.sub(h, 1, 48)) == 1 and try('ZREM', Q, h) == 1 then
+      n = string.format('%016d:', n) .. string.sub(h, 1, 48) .. CLIENT_MS .. string.sub(h, 49)
+      if not try('SET', L, n, 'PX', '500').ok then redis.call('DEL', L) end
+      return 1
+    end
+  end
+end
 local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
 local function ok(r) return not (type(r) == 'table' and r.err) end
 --@include issue.lua

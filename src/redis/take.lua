@@ -24,9 +24,17 @@ if redis.call('EXISTS', L, Q) == 0 then
     if n == 1 then redis.call('DEL', N) end -- nothing to count from: issue() finds out why
   end
 end
-local call, OWNER, TTL, CLIENT_MS = redis.call, string.sub(ARGV[1], 1, 48), ARGV[2], string.sub(ARGV[1], 49, 61)
-local ME = OWNER .. string.sub(ARGV[1], 62) -- as it stands in the queue
+local call, OWNER, TTL = redis.call, string.sub(ARGV[1], 1, 48), ARGV[2]
 local v = call('GET', L)
+if v and string.sub(v, 18, 65) == OWNER then -- as issue(old) in the usual case
+  local r = call('INFO', 'replication')
+  if string.find(r, 'role:master', 1, true)
+      and string.find(r, 'master_replid2:0000000000000000000000000000000000000000', 1, true) then
+    call('PEXPIRE', L, TTL)
+    return string.sub(v, 1, 16)
+  end
+end
+local CLIENT_MS, ME = string.sub(ARGV[1], 49, 61), OWNER .. string.sub(ARGV[1], 62) -- ME: as it stands in the queue
 if not v or string.sub(v, 18, 65) == OWNER then
   local C, RUN = string.sub(N, 1, -42), string.sub(N, -40)
   --@include issue.lua
