@@ -131,7 +131,7 @@ static void record(struct lockfile *file, const struct bk_claim *claim, uint64_t
     struct slot slot = {.kind = token ? (claim->shared ? 's' : 'x') : (claim->shared ? 'r' : 'w'),
                         .token = token,
                         .since_ms = clock_wall_us() / 1000,
-                        .order = token ? 0 : file->arrival};
+                        .order = file->arrival};
     snprintf(slot.about, sizeof slot.about, "%s", claim->about ? claim->about : "");
     lockfile_record(file, claim->name, claim->name_len, &slot);
 }
@@ -167,8 +167,8 @@ static enum bk_says grant(struct bk_session *session, struct bk_claim *claim, st
         free(held);
         return BK_FAULT;
     }
+    if (claim->shared) lockfile_leave(file);
     record(file, claim, token);
-    lockfile_leave(file); /* the next may come up to flock */
     memcpy(held, file, lockfile_size(file));
     ret->token = token;
     ret->left_ms = -1;

@@ -2,11 +2,11 @@
  *
  * flock(2) on the file is the lock, so that util-linux flock and pawl exclude each other. In front of it stands a queue
  * made of byte locks far behind the end of the file, held through the open file description (OFD): a waiter locks a
- * byte whose offset is the time of its arrival, blocks until no earlier byte is locked, then blocks in flock, and frees
- * its byte when it has got it. So one waiter at a time is in flock, in order of arrival; one that dies leaves the queue
- * with its descriptor; and nothing is shared but the kernel's own table. Who only tries asks first whether any byte is
- * locked (F_OFD_GETLK locks nothing), so nobody barges in, readers included, and those who try never disturb one
- * another.
+ * byte whose offset is the time of its arrival, blocks until no earlier byte is locked, then in flock. It keeps its
+ * byte until it releases the lock, so a hand-over wakes one thread once; a reader frees it when it has got the lock, to
+ * let the next one in beside it. One that dies leaves the queue with its descriptor, and nothing is shared but the
+ * kernel's own table. Who only tries asks first whether any byte is locked (F_OFD_GETLK locks nothing), so nobody
+ * barges in, readers included, and those who try never disturb one another.
  *
  * To wake one waiter at a time, each blocks on the byte of the one before it. Who that is stands in the file as a mere
  * hint: after each wait the kernel is asked whether an earlier byte is locked, and if so, that one is waited for.
@@ -31,7 +31,7 @@ struct lockfile {
     int slot;        /* ours in the ring; 0: none */
     bool seen;       /* to have pawl's head, a moment ago */
     bool lent;       /* copies of the descriptor may be kept elsewhere */
-    int64_t arrival; /* ours in the queue; 0: not in it */
+    int64_t arrival; /* ours in the queue, also of an exclusive holder who waited; 0: not in it */
     int64_t before;  /* whose arrival was before ours: a hint, 0 none */
     char file[NAME_FILE_SIZE];
 };
@@ -40,7 +40,7 @@ struct slot {
     char kind;        /* 'x' 's': exclusive, shared holder; 'w' 'r': waiter for an exclusive, shared lock */
     uint64_t token;   /* 0 of a waiter */
     int64_t since_ms; /* wall clock */
-    int64_t order;    /* of waiters: the arrival */
+    int64_t order;    /* the arrival of a waiter, or of an exclusive holder who was one; else 0 */
     char about[ABOUT_SIZE];
 };
 

@@ -127,12 +127,30 @@ static bool has_pid(const struct found *found, bool waiting, int64_t pid) {
     return false;
 }
 
+/* The holder who keeps his place in the queue, or NULL. */
+static const struct slot *first_of_queue(const struct found *found) {
+    for (size_t i = 0; i < found->n; i++)
+        if (found->all[i].kind == 'x' && found->all[i].order) return found->all + i;
+    return NULL;
+}
+
+/* Drops what a holder wrote as a waiter. */
+static void drop_former(struct found *found) {
+    const struct slot *holder = first_of_queue(found);
+    int64_t order = holder ? holder->order : 0;
+    size_t n = 0;
+    for (size_t i = 0; i < found->n; i++)
+        if (!order || !waits(found->all + i) || found->all[i].order != order) found->all[n++] = found->all[i];
+    found->n = n;
+}
+
 /* Adds what came without pawl: as many as the kernel counts beyond ours. Ours stand once in the table for each holder,
- * and of all our waiters only the one that is in flock does. */
+ * and of all our waiters only the one that is in flock does: the first, unless it waits for the holder's place. */
 static void add_foreign(const struct kernel_locks *locks, const struct stat *st, struct found *found) {
     size_t spare[2] = {0, 0};
     for (size_t i = 0; i < found->n; i++) spare[waits(found->all + i)]++;
     if (spare[1] > 1) spare[1] = 1;
+    if (first_of_queue(found)) spare[1] = 0;
     struct found ours = {.all = found->all, .n = found->n}, others = {NULL, 0};
     for (size_t i = first_of(locks, st->st_ino); i < locks->n && locks->all[i].ino == st->st_ino; i++) {
         const struct kernel_lock *lock = locks->all + i;
@@ -196,6 +214,7 @@ static bool look(struct place *place, const char *file, const char *name, const 
         int slots = lockfile_slots(st.st_size);
         for (int i = 0; i < slots; i++)
             if (lockfile_read(fd, i, &slot) && lockfile_living(fd, &slot)) add(&found, &slot);
+        drop_former(&found);
         add_foreign(locks, &st, &found);
         if (name) go_on = show(name, &found, each, data);
     }
