@@ -19,18 +19,18 @@ judge() {
     run --separate-stderr -0 lab run --quick --json --save story --report page.html
     [ "$SECONDS" -lt 60 ]
     judge "$output"
-    [ "$(jq -s 'map(select(.variant == "plain" and .verdict == "broke")) | length' <<<"$output")" = 6 ]
-    [ "$(jq -s 'map(select(.variant == "guarded" and .verdict == "held")) | length' <<<"$output")" = 6 ]
-    [ "$(jq -s 'map(select(.variant == "guarded") | .stale_refused) | add' <<<"$output")" -ge 5 ]
+    [ "$(jq -s 'map(select(.variant == "plain" and .verdict == "broke")) | length' <<<"$output")" = 7 ]
+    [ "$(jq -s 'map(select(.variant == "guarded" and .verdict == "held")) | length' <<<"$output")" = 7 ]
+    [ "$(jq -s 'map(select(.variant == "guarded") | .stale_refused) | add' <<<"$output")" -ge 6 ]
     # the page: by itself, a picture of each variant, nothing that is fetched or runs
-    [ "$(grep -c 'role="img"' page.html)" = 18 ]
+    [ "$(grep -c 'role="img"' page.html)" = 21 ]
     ! grep -qE '<script|<link|src=|@import|url\(http' page.html
     # what was saved makes the same page, but for the time of day
     run -0 lab report story -o again.html
     diff <(sed 's/<p class="lead">.*//' page.html) <(sed 's/<p class="lead">.*//' again.html)
     run -0 lab report story --svg .
     python3 -c 'import sys, xml.dom.minidom as m; [m.parse(p) for p in sys.argv[1:]]' ./*.svg
-    [ "$(ls ./*.svg | wc -l)" = 6 ]
+    [ "$(ls ./*.svg | wc -l)" = 7 ]
 }
 
 @test "all scenarios" {
