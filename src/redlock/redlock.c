@@ -241,22 +241,24 @@ static void connect_all(struct bk_session *s, struct bk_until until) {
     for (int i = 0; i < bk->n; i++) peer_dial(&s->peers[i], until);
     for (;;) {
         struct pollfd fds[PEERS_MAX + 1];
-        int ready = 0, slow = 0;
+        int ready = 0, slow = 0, empty = 0;
         nfds_t n = 0;
         for (int i = 0; i < bk->n; i++) {
             struct peer *p = &s->peers[i];
             peer_step(p, until);
             ready += p->state == PEER_READY;
+            empty += p->state == PEER_READY && p->empty;
             if (p->state != PEER_DIALLING && p->state != PEER_GREETING) continue;
             slow += atomic_load(&bk->slow[i]);
             fds[n].fd = peer_fd(p, &fds[n].events);
             n++;
         }
         int64_t now = clock_now_ns();
+        bool first_start = ready >= bk->quorum && empty == ready;
         if (ready >= bk->quorum && soft_ns == INT64_MAX)
-            soft_ns = clock_after_ms(now, bk->timeout_ms ? bk->timeout_ms : CONNECT_MS);
+            soft_ns = clock_after_ms(now, first_start ? BEGIN_MS : bk->timeout_ms ? bk->timeout_ms : CONNECT_MS);
         int64_t at_ns = soft_ns < until.at_ns ? soft_ns : until.at_ns;
-        if (n == 0 || now >= at_ns || (ready >= bk->quorum && slow == (int)n)) break;
+        if (n == 0 || now >= at_ns || (ready >= bk->quorum && slow == (int)n && !first_start)) break;
         fds[n] = (struct pollfd){.fd = until.cancel_fd, .events = POLLIN};
         if (poll(fds, n + 1, clock_poll_ms(now, at_ns)) > 0 && fds[n].revents) break;
     }

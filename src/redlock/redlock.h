@@ -16,6 +16,7 @@
 #define LOOK_MS 5000  /* no waiter looks away for longer, whatever the instances said */
 #define POLL_MS 75    /* how often is asked where nobody tells */
 #define RANK_MS 100   /* and each place in the queue looks that much later than the one before */
+#define BEGIN_MS 3000 /* a first start wants the answers of all, and waits so long for them */
 
 struct hub;
 struct bk {

@@ -113,9 +113,10 @@ static int wait(struct bk_session *s, peers left, int64_t at_ns) {
             who[n++] = i;
         }
     fds[n] = (struct pollfd){.fd = s->until.cancel_fd, .events = POLLIN};
-    int64_t now = clock_now_ns();
-    if (now >= at_ns) return 0;
-    if (poll(fds, n + 1, clock_poll_ms(now, at_ns)) < 0) return errno == EINTR ? 1 : -1;
+    /* Also when the time is over: what came while we stood still is there. */
+    int came = poll(fds, n + 1, clock_poll_ms(clock_now_ns(), at_ns));
+    if (came < 0) return errno == EINTR ? 1 : -1;
+    if (came == 0 && clock_now_ns() >= at_ns) return 0;
     for (nfds_t i = 0; i < n; i++)
         if (fds[i].revents) s->ready |= one(who[i]);
     return fds[n].revents ? -1 : 1;
@@ -181,11 +182,12 @@ bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *
 
 void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error) {
     char faults[360] = "";
-    int lost = 0, code = PAWL_EUNREACHABLE, denied = 0;
+    int lost = 0, empty = 0, code = PAWL_EUNREACHABLE, denied = 0;
     size_t used = 0;
     const char *quote = *s->name ? "'" : "", *space = *s->name ? " " : "";
     for (int i = 0; i < s->bk->n; i++) {
         const struct peer *p = &s->peers[i];
+        empty += p->empty;
         if (!p->why.code) continue;
         lost += p->state == PEER_READY && p->lost;
         denied += p->why.code == PAWL_EDENIED;
@@ -195,7 +197,8 @@ void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error
         int n = snprintf(faults + used, (size_t)room, "%s%.*s", used ? "; " : "", most, text);
         used += (size_t)(n < room ? n : room - 1);
     }
-    if (s->bk->n - lost < s->bk->quorum) code = PAWL_EUNSAFE;
+    if (s->bk->n - lost < s->bk->quorum && empty < s->bk->n)
+        code = PAWL_EUNSAFE; /* else a first start, not at its end */
     else if (s->bk->n - denied < s->bk->quorum) code = PAWL_EDENIED;
     error_set(error, code, NULL, "%s%s%s%s%s: no quorum: %d of %d instances answer, %d are needed: %s%s", s->verb,
               space, quote, s->name, quote, answered, s->bk->n, s->bk->quorum, faults,

@@ -24,6 +24,7 @@ struct step { /* one question of seed.lua, and its answers */
     struct bk_session *s;
     const char *what, *mark;
     uint64_t floor;
+    bool patient; /* all are waited for, as long as there is time */
     struct answer {
         bool came, done, votes;
         uint64_t floor, base;
@@ -73,6 +74,7 @@ static int ask(struct step *step, peers whom, struct bk_until until) {
     arg_text(&q.args, step->mark ? step->mark : "");
     arg_text(&q.args, floor);
     round_start(s, &q, whom, TTL_MS, until);
+    if (step->patient) s->enough = s->bk->n;
     for (redisReply *reply; round_next(s, &i, &reply) == BK_YES; freeReplyObject(reply)) {
         hear(step, i, reply);
         done += step->answers[i].done;
@@ -110,7 +112,9 @@ static void remark(struct bk_session *s, const char *format, const char *which) 
 
 /* All are there and none has anything. Everybody who begins takes the same epoch: it does not matter who seeds whom. */
 static void begin(struct bk_session *s, struct bk_until until) {
-    struct step prepare = {.s = s, .what = "P"};
+    struct step prepare = {.s = s, .what = "P", .patient = true};
+    int64_t most_ns = clock_after_ms(clock_now_ns(), BEGIN_MS);
+    if (until.at_ns > most_ns) until.at_ns = most_ns;
     memset(s->epoch, '0', EPOCH_CHARS);
     s->epoch[15] = '1';
     s->epoch[16] = '.';

@@ -2,6 +2,7 @@
 #include "clock.h"
 #include "pawl.h"
 #include "proxy.h"
+#include "ran.h"
 #include "server.h"
 #include <poll.h>
 #include <setjmp.h>
@@ -68,6 +69,7 @@ static void must_release(pawl_lock *lock) {
 }
 
 static int64_t ms_since(int64_t start_ns) { return (clock_now_ns() - start_ns) / NS_PER_MS; }
+static int64_t ran_since(int64_t start_ns) { return (ran_ns() - start_ns) / NS_PER_MS; }
 
 static void says(const char *part) {
     if (!strstr(error.text, part)) fail_msg("'%s' is not in: %s", part, error.text);
@@ -109,19 +111,19 @@ static void test_quorum_down(void **state) {
     (void)state;
     pawl_client *a = client_new(), *b = client_new();
     pawl_lock *lock = must_take(a, "busy"), *other = NULL;
-    assert_int_equal(take(b, "busy", 300, &other), PAWL_ETIMEOUT);
+    assert_int_equal(take(b, "busy", 1500, &other), PAWL_ETIMEOUT);
     says("busy, held by");
     server_kill(&servers[2], SIGKILL);
-    assert_int_equal(take(b, "busy", 300, &other), PAWL_ETIMEOUT); /* a minority down: still busy */
+    assert_int_equal(take(b, "busy", 1500, &other), PAWL_ETIMEOUT); /* a minority down: still busy */
     says("busy, held by");
     must_release(lock);
     must_release(must_take(b, "busy"));
     server_kill(&servers[1], SIGKILL);
     for (int64_t wait_ms = 0; wait_ms <= 1500; wait_ms += 1500) {
         pawl_client *fresh = client_new();
-        int64_t start = clock_now_ns();
+        int64_t start = ran_ns();
         assert_int_equal(take(wait_ms ? b : fresh, "busy", wait_ms, &other), PAWL_EUNREACHABLE);
-        assert_true(ms_since(start) < 5000 + wait_ms);
+        assert_true(ran_since(start) < 5000 + wait_ms);
         says("no quorum: 1 of 3");
         char node[32];
         for (int i = 1; i < N; i++) {
@@ -148,7 +150,7 @@ static void test_nothing_is_left_behind(void **state) {
     for (int i = 1; i < N; i++) free(server_redis(servers[i].port, "SET pawl:left foreign"));
     proxy_delay(proxies[0], PROXY_TO_CLIENT, 300);
     assert_int_equal(take(a, "left", 0, &lock), PAWL_EBUSY);
-    int64_t end = clock_after_ms(clock_now_ns(), 1000);
+    int64_t end = clock_after_ms(clock_now_ns(), 5000);
     int64_t there = 1;
     while (there && clock_now_ns() < end) there = server_redis_int(servers[0].port, "EXISTS pawl:left");
     assert_int_equal(there, 0);
@@ -156,15 +158,34 @@ static void test_nothing_is_left_behind(void **state) {
     pawl_close(a);
 }
 
+/* One of the instances is slower than the time limit of one, which all of them must keep up with at a first start. */
+static void test_a_slow_first_start(void **state) {
+    (void)state;
+    pawl_client *a = client_new();
+    proxy_delay(proxies[1], PROXY_TO_CLIENT, 200);
+    must_release(must_take(a, "first"));
+    proxy_delay(proxies[1], PROXY_TO_CLIENT, 0);
+    for (int i = 0; i < N; i++) free(server_redis(servers[i].port, "FLUSHALL"));
+    pawl_client *b = client_new();
+    if (pawl_connect(b, 10000, &error)) fail_msg("%s", error.text);
+    server_kill(&servers[2], SIGSTOP); /* it was there, and does not answer: no quorum yet, and nothing is unsafe */
+    pawl_lock *lock;
+    assert_int_equal(take(b, "first", 0, &lock), PAWL_EUNREACHABLE);
+    server_kill(&servers[2], SIGCONT);
+    must_release(must_take(b, "first"));
+    pawl_close(a);
+    pawl_close(b);
+}
+
 /* B10: all granted it, but the answers took the ttl. */
 static void test_too_late(void **state) {
     (void)state;
-    pawl_client *a = client_of(url, 300, NULL, NULL);
+    pawl_client *a = client_of(url, 1000, NULL, NULL);
     pawl_lock *lock = NULL;
     must_release(must_take(a, "late"));
-    for (int i = 0; i < N; i++) proxy_delay(proxies[i], PROXY_TO_CLIENT, 320);
+    for (int i = 0; i < N; i++) proxy_delay(proxies[i], PROXY_TO_CLIENT, 1020);
     assert_int_equal(take(a, "late", 0, &lock), PAWL_ETIMEOUT);
-    says("ttl of 300 ms");
+    says("ttl of 1000 ms");
     says("margin");
     for (int i = 0; i < N; i++) proxy_delay(proxies[i], PROXY_TO_CLIENT, 0);
     pawl_close(a);
@@ -182,17 +203,17 @@ static void test_hung_minority(void **state) {
     lock = must_take(a, "hung");
     for (int i = 0; i < 2; i++) {
         pawl_lock *other = NULL;
-        int64_t start = clock_now_ns();
+        int64_t start = ran_ns();
         assert_int_equal(take(b, "hung", 0, &other), PAWL_EBUSY);
-        assert_true(ms_since(start) < 2000);
+        assert_true(ran_since(start) < 2000);
     }
-    int64_t start = clock_now_ns();
+    int64_t start = ran_ns();
     for (int i = 0; i < 100; i++) {
         must_release(lock);
         lock = must_take(a, "hung");
     }
-    if (ms_since(start) > 100 * 25)
-        fail_msg("100 rounds beside a hung instance took %lld ms", (long long)ms_since(start));
+    if (ran_since(start) > 100 * 25)
+        fail_msg("100 rounds beside a hung instance took %lld ms", (long long)ran_since(start));
     server_kill(&servers[1], SIGCONT);
     must_release(lock);
     pawl_close(a);
@@ -277,7 +298,7 @@ static void observe(const pawl_event *event, const char *name, void *data) {
 static void test_wiped_instance_is_seeded(void **state) {
     (void)state;
     struct seen seen = {0};
-    pawl_client *a = client_of(url, 1000, observe, &seen);
+    pawl_client *a = client_of(url, 3000, observe, &seen);
     pawl_lock *lock = must_take(a, "wiped");
     assert_non_null(strstr(seen.remark, "tokens begin at the clock"));
     int64_t token = pawl_token(lock);
@@ -287,18 +308,18 @@ static void test_wiped_instance_is_seeded(void **state) {
     pawl_lock *next = must_take(a, "wiped"); /* whoever comes first sees to it */
     assert_true(pawl_token(next) > token);
     int64_t start = clock_now_ns();
-    while (server_redis_int(servers[1].port, "STRLEN pawl:%%r") != 149 && ms_since(start) < 5000) {
+    while (server_redis_int(servers[1].port, "STRLEN pawl:%%r") != 149 && ms_since(start) < 20000) {
         must_release(next);
         next = must_take(a, "wiped");
     }
     assert_int_equal(server_redis_int(servers[1].port, "STRLEN pawl:%%r"), 149);
     assert_non_null(strstr(seen.remark, "had lost its memory"));
     struct pollfd p = {.fd = pawl_lost_fd(lock), .events = POLLIN};
-    assert_int_equal(poll(&p, 1, 5000), 1);
-    pawl_release(lock, 1000, NULL);
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    pawl_release(lock, 10000, NULL);
     server_kill(&servers[0], SIGKILL); /* the seeded one is as good as any */
     token = pawl_token(next);
-    pawl_release(next, 1000, NULL);
+    pawl_release(next, 10000, NULL);
     next = must_take(a, "wiped");
     assert_true(pawl_token(next) > token);
     must_release(next);
@@ -311,12 +332,12 @@ static void test_quorum_loss_is_told_in_time(void **state) {
     struct seen seen = {0};
     pawl_client *a = client_of(url, 1500, observe, &seen);
     pawl_lock *lock = must_take(a, "told");
-    int64_t start = clock_now_ns();
+    int64_t start = ran_ns();
     server_kill(&servers[0], SIGSTOP);
     server_kill(&servers[1], SIGKILL);
     struct pollfd p = {.fd = pawl_lost_fd(lock), .events = POLLIN};
     assert_int_equal(poll(&p, 1, 10000), 1);
-    assert_true(ms_since(start) <= 1500 + 200);
+    assert_true(ran_since(start) <= 1500 + 200);
     assert_int_equal(pawl_check(lock), PAWL_ELOST);
     server_kill(&servers[0], SIGCONT);
     pawl_release(lock, 0, NULL);
@@ -380,13 +401,13 @@ static void test_rights(void **state) {
     pawl_acquire_options options = PAWL_ACQUIRE_INIT;
     if (pawl_acquire_start(b, "rights", &options, NULL, &next, &error)) fail_msg("%s", error.text);
     int64_t start = clock_now_ns();
-    while (entries < 2 && ms_since(start) < 5000) {
+    while (entries < 2 && ms_since(start) < 20000) {
         entries = 0;
         if (pawl_inspect(a, NULL, 5000, count, &entries, &error)) fail_msg("%s", error.text);
     }
     assert_int_equal(entries, 2); /* one holds, one waits */
     if (pawl_verify(lock, 5000, &error)) fail_msg("%s", error.text);
-    start = clock_now_ns();
+    start = ran_ns();
     must_release(lock);
     struct pollfd p = {.fd = pawl_event_fd(b), .events = POLLIN};
     assert_int_equal(poll(&p, 1, 10000), 1);
@@ -394,12 +415,12 @@ static void test_rights(void **state) {
     while (pawl_next_event(b, &event) == 1 && event.type != PAWL_GRANTED) {
     }
     assert_int_equal(event.type, PAWL_GRANTED);
-    assert_true(ms_since(start) < 2000); /* told, not found out */
+    assert_true(ran_since(start) < 2000); /* told, not found out */
     must_release(next);
     server_restart(&servers[2]);
     free(server_redis(servers[2].port, "%s", rights));
     start = clock_now_ns();
-    while (server_redis_int(servers[2].port, "STRLEN pawl:%%r") != 149 && ms_since(start) < 5000)
+    while (server_redis_int(servers[2].port, "STRLEN pawl:%%r") != 149 && ms_since(start) < 20000)
         must_release(must_take(a, "rights"));
     assert_int_equal(server_redis_int(servers[2].port, "STRLEN pawl:%%r"), 149);
     pawl_close(a);
@@ -412,6 +433,7 @@ int main(void) {
         TEST(test_refused_setups),
         TEST(test_quorum_down),
         TEST(test_nothing_is_left_behind),
+        TEST(test_a_slow_first_start),
         TEST(test_too_late),
         TEST(test_hung_minority),
         TEST(test_all_take_part),
