@@ -152,6 +152,9 @@ static _Noreturn void worker_main(const struct worker *w, const struct part *par
     close_range(sock + 1, ~0U, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
+    /* Sockets of the proxies, and of other workers: a connection ends when nobody has it any more. */
+    if (w->sock > 3) close_range(3, (unsigned)w->sock - 1, 0);
+    close_range((unsigned)w->sock + 1, ~0U, 0);
     signal(SIGTERM, SIG_DFL);
     me.part = part;
     me.shared = w->shared;

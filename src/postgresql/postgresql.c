@@ -18,6 +18,7 @@
 
 #define POLL_LOW_MS 50 /* waiters beyond max_waiters ask from time to time */
 #define POLL_HIGH_MS 1000
+#define LATE_MS 10 /* an answer that took longer may be old */
 
 struct waiting { /* claim->of */
     struct bk *bk;
@@ -47,12 +48,27 @@ static void introduce(struct bk *bk, int64_t ttl_ms, const char *about) {
 
 /* --- the answer --- */
 
-static enum bk_says grant(struct bk_session *s, const char *token, struct bk_grant *ret, pawl_error *error) {
+/* It was granted, and may have ended again while the answer lay here unread, as when this process stood still. */
+static bool has_ended(struct bk_session *s) {
+    struct pollfd p = {.fd = PQsocket(s->conn), .events = POLLIN | POLLRDHUP};
+    while (poll(&p, 1, 0) > 0)
+        if (!PQconsumeInput(s->conn)) return true;
+    return PQisBusy(s->conn) || s->gone || PQstatus(s->conn) != CONNECTION_OK; /* the first one hears what came */
+}
+
+/* asked_ns: when; an answer that came at once is not looked behind. */
+static enum bk_says grant(struct bk_session *s, const char *token, int64_t asked_ns, struct bk_grant *ret,
+                          pawl_error *error) {
     uint64_t n = strtoull(token, NULL, 10);
     if (s->bk->tokens && (n == 0 || n > TOKEN_MAX)) {
         error_set(error, PAWL_EUNSAFE, s->node, "%s: the numbers of pawl.token are used up, or were tampered with (%s)",
                   s->node, token);
         return BK_UNKNOWN; /* the session goes, and the lock with it */
+    }
+    if (clock_now_ns() - asked_ns > LATE_MS * NS_PER_MS && has_ended(s)) {
+        error_set(error, PAWL_EUNREACHABLE, s->node, "%s: granted, but the connection ended before the answer was read",
+                  s->node);
+        return BK_UNKNOWN;
     }
     *ret = (struct bk_grant){.claim = ret->claim, .token = n, .left_ms = -1, .pin = s};
     return BK_YES;
@@ -132,7 +148,7 @@ static enum bk_says go_on_waiting(struct bk_session *s, struct bk_claim *claim, 
         look_holder(s, claim, until, ret_busy->holder);
         return send_slice(s, claim, until, ret_busy, error);
     }
-    return grant(s, PQgetvalue(result, 0, 0), ret, error);
+    return grant(s, PQgetvalue(result, 0, 0), 0, ret, error);
 }
 
 /* --- the contract --- */
@@ -163,10 +179,11 @@ static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct 
     AUTO_RESULT result = NULL;
     struct key key;
     if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
+    int64_t asked_ns = clock_now_ns();
     enum bk_says says = question(s, claim->shared ? TRY_S : TRY_X, key.n, key.values, until, &result, error);
     if (says == BK_FAULT && !s->owes) return refused_try(s, claim, until);
     if (says != BK_YES) return says;
-    if (!PQgetisnull(result, 0, 0)) return grant(s, PQgetvalue(result, 0, 0), ret, error);
+    if (!PQgetisnull(result, 0, 0)) return grant(s, PQgetvalue(result, 0, 0), asked_ns, ret, error);
     ret_busy->ask_again_ms = POLL_LOW_MS;
     ret_busy->later =
         claim->patient; /* it costs several times what a lock does: who waits looks behind its first slice */

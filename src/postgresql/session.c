@@ -245,9 +245,11 @@ static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until unti
     return BK_FAULT;
 }
 
-static void ignore_notice(void *unused, const char *message) {
-    (void)unused;
-    (void)message;
+/* What is said unasked: nothing of interest, or a goodbye. libpq would print it. */
+static void hear(void *session, const PGresult *said) {
+    struct bk_session *s = session;
+    const char *severity = PQresultErrorField(said, PG_DIAG_SEVERITY_NONLOCALIZED);
+    s->gone = s->gone || (severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0));
 }
 
 enum how { BARE, GREETED, ADMITTED };
@@ -267,7 +269,7 @@ static enum bk_says connect_and_greet(struct bk *bk, enum how how, struct bk_unt
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
-    PQsetNoticeProcessor(s->conn, ignore_notice, NULL); /* or libpq prints it */
+    PQsetNoticeReceiver(s->conn, hear, s);
     snprintf(s->node, sizeof s->node, "%.100s", targets.host);
     PQsetErrorVerbosity(s->conn,
                         PQERRORS_VERBOSE); /* until it stands: a connection that fails tells its code in no other way */

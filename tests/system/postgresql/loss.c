@@ -52,6 +52,13 @@ static int teardown(void **state) {
     return 0;
 }
 
+static int64_t number_of(const char *sql) {
+    char *text = server_sql(server.port, "%s", sql);
+    int64_t n = text ? strtoll(text, NULL, 10) : 0;
+    free(text);
+    return n;
+}
+
 /* The process at the other end of our connection. */
 static pid_t backend_of(const char *name) {
     char *text =
@@ -157,6 +164,53 @@ static void test_a_paused_holder_keeps_it(void **state) {
     let_go(lock);
     pawl_close(b);
     for (int i = 0; i < 2; i++) close(to[i]), close(from[i]);
+}
+
+static bool somebody_waits(void *data) {
+    (void)data;
+    return advisory(server.port, false) == 1;
+}
+
+static bool is_idle(void *data) {
+    char *text = server_sql(server.port, "SELECT state FROM pg_stat_activity WHERE pid = %d", (int)*(pid_t *)data);
+    bool idle = text && strcmp(text, "idle") == 0;
+    free(text);
+    return idle;
+}
+
+/* A waiter stands still; meanwhile it is granted, its connection ends, and somebody else has the lock. When it goes on,
+ * the old answer is there to be read, and is not taken for a grant. */
+static void test_a_grant_that_ended_unread(void **state) {
+    (void)state;
+    int from[2], status;
+    int64_t token = 0;
+    assert_int_equal(pipe(from), 0);
+    pawl_client *a = client_of(server.url, 0);
+    pawl_lock *held = hold(a, "unread"), *lock;
+    pid_t waiter = fork();
+    if (waiter == 0) {
+        bool good = take(client_of(server.url, 0), "unread", 30000, &lock) == PAWL_OK;
+        token = good ? pawl_token(lock) : -1;
+        good = good && pawl_check(lock) == PAWL_OK && pawl_verify(lock, 5000, NULL) == PAWL_OK;
+        _exit(write(from[1], &token, sizeof token) == sizeof token && good ? 0 : 1);
+    }
+    assert_true(server_until(somebody_waits, NULL, 20000));
+    kill(waiter, SIGSTOP);
+    pid_t waits = (pid_t)number_of("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+    let_go(held);
+    assert_true(waits > 0 && server_until(is_idle, &waits, 20000)); /* it was granted, and the answer is under way */
+    free(server_sql(server.port, "SELECT pg_terminate_backend(%d)", (int)waits));
+    must(take(a, "unread", 10000, &lock));
+    int64_t later = pawl_token(lock);
+    let_go(lock);
+    kill(waiter, SIGCONT);
+    assert_int_equal(read(from[0], &token, sizeof token), sizeof token);
+    assert_int_equal(waitpid(waiter, &status, 0), waiter);
+    assert_int_equal(status, 0);
+    assert_true(token > later);
+    pawl_close(a);
+    close(from[0]);
+    close(from[1]);
 }
 
 /* Something between the two keeps our side open, while the server's side ended. */
@@ -298,6 +352,7 @@ int main(void) {
 #define EACH(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
         EACH(test_a_host_that_vanished),
         EACH(test_a_paused_holder_keeps_it),
+        EACH(test_a_grant_that_ended_unread),
         EACH(test_half_open),
         EACH(test_a_silent_network),
         EACH(test_no_silent_reconnect),
