@@ -36,6 +36,8 @@ want broken b1-noseal-max redlock.pml "-DA=2 -DCMAX=3 -DNOSEAL=1 -DDUP=0" "-DCOL
 want broken b3-owner-only-lostreply redlock.pml "-DA=2 -DCMAX=4 -DSEAL=1 -DDUP=0" "-DCOLLAPSE -DBFS"
 want sound g7-renew2-h0 redlock.pml "-DA=2 -DCMAX=3 -DFAST=1 -DRENEW=2" "-DHC4"
 want broken s3-mode3 reseed.pml "-DMODE=3" "-DCOLLAPSE -DBFS"
+want broken h1-votes-at-once reseed.pml "-DMODE=2 -DHOLD=1 -DWAIT=0 -DCMAX=2" "-DCOLLAPSE -DBFS"
+want sound h2-hold reseed.pml "-DMODE=2 -DHOLD=1 -DCMAX=2" "-DHC4"
 if [ -z "$few" ]; then
     want broken b2-seal-unchecked redlock.pml "-DA=2 -DCMAX=3 -DSEAL=0 -DDUP=0" "-DCOLLAPSE -DBFS"
     want broken b5-badhint redlock.pml "-DA=2 -DCMAX=3 -DFAST=1 -DHMAX=3 -DBADHINT=1 -DDUP=0" "-DCOLLAPSE -DBFS"
@@ -43,6 +45,7 @@ if [ -z "$few" ]; then
     want broken b9-lose1-N3 redlock.pml "-DA=2 -DCMAX=3 -DLOSE=1" "-DCOLLAPSE -DBFS"
     want broken r1-reach2 redlock.pml "-DA=2 -DCMAX=4 -DREACH=2" "-DCOLLAPSE -DBFS"
     want sound g4-owner-masked-nodup redlock.pml "-DA=2 -DCMAX=4 -DSEAL=2 -DDUP=0"
+    want broken h0-reach2 reseed.pml "-DMODE=2 -DHOLD=1 -DCMAX=2 -DREACH=2" "-DCOLLAPSE -DBFS"
     want broken s0-mode0 reseed.pml "-DMODE=0" "-DCOLLAPSE -DBFS"
     want sound s5c-member-5to3-c1 reseed.pml "-DMODE=5 -DN=5 -DOLDM=31 -DOLDQ=3 -DNEWM=7 -DNEWQ=2 -DCMAX=1" "-DHC4"
 fi
@@ -55,6 +58,8 @@ if [ -n "$large" ]; then
     want broken s1-mode1 reseed.pml "-DMODE=1 -DHMAX=3" "-DCOLLAPSE -DBFS"
     want broken s2c-noinc reseed.pml "-DMODE=2 -DNOINC=1 -DLMAX=2" "-DCOLLAPSE -DBFS"
     want sound s2-mode2 reseed.pml "-DMODE=2" "-DHC4"
+    want sound h3-hold-roll reseed.pml "-DMODE=2 -DHOLD=1 -DROLL=1 -DCMAX=2" "-DHC4"
+    want sound h6-hold-rn2 reseed.pml "-DMODE=2 -DHOLD=1 -DRN=2 -DLMAX=2 -DCMAX=2" "-DHC4"
     want sound s2b-mode2-hint reseed.pml "-DMODE=2 -DHMAX=3" "-DHC4"
 fi
 

@@ -5,6 +5,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,7 +14,8 @@ struct tls {
     SSL_CTX *context;
     SSL *ssl;
     BIO_METHOD *method;
-    const char *alert;
+    const char *alert, *alpn;  /* alpn NULL: none asked for */
+    char host[256], node[288]; /* host: whose certificate it has to be */
     int fd;
 };
 
@@ -108,12 +110,12 @@ static enum bk_says offer(struct tls *tls, const char *alpn, const char *node, p
     return refuse(node, PAWL_EINTERNAL, "cannot offer a protocol", error);
 }
 
-static enum bk_says agreed(struct tls *tls, const char *alpn, const char *node, pawl_error *error) {
+static enum bk_says agreed(struct tls *tls, pawl_error *error) {
     const unsigned char *chosen;
     unsigned length;
     SSL_get0_alpn_selected(tls->ssl, &chosen, &length);
-    if (length == strlen(alpn) && memcmp(chosen, alpn, length) == 0) return BK_YES;
-    error_set(error, PAWL_EUNREACHABLE, node, "%s: speaks TLS, but not the protocol '%s'", node, alpn);
+    if (length == strlen(tls->alpn) && memcmp(chosen, tls->alpn, length) == 0) return BK_YES;
+    error_set(error, PAWL_EUNREACHABLE, tls->node, "%s: speaks TLS, but not the protocol '%s'", tls->node, tls->alpn);
     return BK_FAULT;
 }
 
@@ -129,45 +131,55 @@ static int wants(struct tls *tls, int result) {
     }
 }
 
-static enum bk_says shake(struct tls *tls, const char *host, const char *node, struct bk_until until,
-                          pawl_error *error) {
-    for (;;) {
-        ERR_clear_error();
-        int result = SSL_do_handshake(tls->ssl), events;
-        if (result == 1) return BK_YES;
-        events = wants(tls, result);
-        if (!events) {
-            long verdict = SSL_get_verify_result(tls->ssl);
-            if (verdict == X509_V_OK) return refuse(node, PAWL_EUNREACHABLE, "the TLS handshake failed", error);
-            error_set(error, PAWL_EDENIED, node,
-                      "%s: its certificate was not accepted for '%s': %s (see cacert and "
-                      "server-name)",
-                      node, host, X509_verify_cert_error_string(verdict));
-            ERR_clear_error();
-            return BK_FAULT;
-        }
-        int ready = clock_wait_fd(tls->fd, (short)events, until.at_ns, until.cancel_fd);
-        if (ready == 1) continue;
-        error_set(error, ready == -1 ? PAWL_ECANCELLED : PAWL_EUNREACHABLE, node, "%s: the TLS handshake %s", node,
-                  ready == -1 ? "was cancelled" : "did not end in time (does that port speak TLS?)");
-        return BK_FAULT;
-    }
+enum bk_says tls_shake(struct tls *tls, int *ret_events, pawl_error *error) {
+    ERR_clear_error();
+    int result = SSL_do_handshake(tls->ssl);
+    if (result == 1) return tls->alpn ? agreed(tls, error) : BK_YES;
+    *ret_events = wants(tls, result);
+    if (*ret_events) return BK_NO;
+    long verdict = SSL_get_verify_result(tls->ssl);
+    if (verdict == X509_V_OK) return refuse(tls->node, PAWL_EUNREACHABLE, "the TLS handshake failed", error);
+    error_set(error, PAWL_EDENIED, tls->node,
+              "%s: its certificate was not accepted for '%s': %s (see cacert and "
+              "server-name)",
+              tls->node, tls->host, X509_verify_cert_error_string(verdict));
+    ERR_clear_error();
+    return BK_FAULT;
+}
+
+enum bk_says tls_begin(int fd, const struct tls_options *options, const char *host, const char *node, struct tls **ret,
+                       pawl_error *error) {
+    struct tls *tls = calloc(1, sizeof *tls);
+    if (!tls) return refuse(node, PAWL_EINTERNAL, "out of memory", error);
+    tls->fd = fd;
+    tls->alpn = options->alpn;
+    snprintf(tls->host, sizeof tls->host, "%s", options->server_name ? options->server_name : host);
+    snprintf(tls->node, sizeof tls->node, "%s", node);
+    enum bk_says says = configure(tls, options, node, error);
+    if (says == BK_YES) says = attach(tls, tls->host, node, error);
+    if (says == BK_YES && tls->alpn) says = offer(tls, tls->alpn, node, error);
+    if (says == BK_YES) *ret = tls;
+    else tls_end(tls, true);
+    return says;
 }
 
 enum bk_says tls_start(int fd, const struct tls_options *options, const char *host, const char *node,
                        struct bk_until until, struct tls **ret, pawl_error *error) {
-    struct tls *tls = calloc(1, sizeof *tls);
-    if (!tls) return refuse(node, PAWL_EINTERNAL, "out of memory", error);
-    tls->fd = fd;
-    if (options->server_name) host = options->server_name;
-    enum bk_says says = configure(tls, options, node, error);
-    if (says == BK_YES) says = attach(tls, host, node, error);
-    if (says == BK_YES && options->alpn) says = offer(tls, options->alpn, node, error);
-    if (says == BK_YES) says = shake(tls, host, node, until, error);
-    if (says == BK_YES && options->alpn) says = agreed(tls, options->alpn, node, error);
-    if (says == BK_YES) *ret = tls;
-    else tls_end(tls, true);
-    return says;
+    struct tls *tls;
+    int events, ready = 1;
+    enum bk_says says = tls_begin(fd, options, host, node, &tls, error);
+    if (says != BK_YES) return says;
+    while (ready == 1 && (says = tls_shake(tls, &events, error)) == BK_NO)
+        ready = clock_wait_fd(fd, (short)events, until.at_ns, until.cancel_fd);
+    if (ready != 1)
+        error_set(error, ready == -1 ? PAWL_ECANCELLED : PAWL_EUNREACHABLE, node, "%s: the TLS handshake %s", node,
+                  ready == -1 ? "was cancelled" : "did not end in time (does that port speak TLS?)");
+    if (says == BK_YES) {
+        *ret = tls;
+        return BK_YES;
+    }
+    tls_end(tls, true);
+    return BK_FAULT;
 }
 
 static ssize_t outcome(struct tls *tls, int result, int *events) {

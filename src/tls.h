@@ -14,6 +14,10 @@ struct tls;
 /* The handshake. YES: *ret owns nothing but its own memory; fd stays the caller's. */
 enum bk_says tls_start(int fd, const struct tls_options *options, const char *host, const char *node,
                        struct bk_until until, struct tls **ret, pawl_error *error);
+/* The same without waiting: nothing is sent before the first tls_shake. NO: to be called again when *ret_events come. */
+enum bk_says tls_begin(int fd, const struct tls_options *options, const char *host, const char *node, struct tls **ret,
+                       pawl_error *error);
+enum bk_says tls_shake(struct tls *tls, int *ret_events, pawl_error *error);
 /* What the other side said when it ended the connection, as "certificate required"; "" nothing. */
 const char *tls_alert(const struct tls *tls);
 void tls_end(struct tls *tls, bool quiet); /* NULL allowed */

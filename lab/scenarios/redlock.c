@@ -120,9 +120,9 @@ const struct scenario scenario_redlock_restart = {
     .title = "one of five instances restarts empty",
     .happens = "A holds 1, 2 and 3. Instance 3 crashes and comes back without its data. B gets 3, 4 and 5.",
     .believed = "Redlock survives the loss of a minority of instances.",
-    .truth = "It survives instances that are away, not instances that forget. pawl notices the loss and gives the "
-             "instance its "
-             "numbers back, so tokens rise; the lock it cannot give back. Keep the data of instances, or use a guard.",
-    .pawl_breaks = true,
+    .truth =
+        "It survives instances that are away, not instances that forget. pawl notices the loss, gives the instance "
+        "its numbers back, so that tokens rise, and lets it vote only when the longest ttl has passed: whatever it "
+        "forgot has ended then, or was renewed by the others.",
     REDLOCK,
     .play = play_restart};

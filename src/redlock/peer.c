@@ -14,7 +14,7 @@
 
 #define BACKOFF_FIRST_MS 20
 #define BACKOFF_LAST_MS 1000
-#define HANDSHAKE_MS 1000 /* TLS: for one instance; the others wait meanwhile */
+#define HANDSHAKE_MS 3000 /* TLS */
 
 void peer_init(struct peer *p, const struct place *place, const struct url_host *host) {
     memset(p, 0, sizeof *p);
@@ -28,7 +28,9 @@ void peer_init(struct peer *p, const struct place *place, const struct url_host 
 void peer_close(struct peer *p, bool quiet) {
     bool was_well = p->state == PEER_READY;
     if (p->wire.fd >= 0) wire_close(&p->wire, quiet);
+    tls_end(p->tls, true);
     if (p->fd >= 0) close(p->fd);
+    p->tls = NULL;
     p->fd = p->wire.fd = -1;
     p->state = PEER_CLOSED;
     p->owed = p->stale = 0;
@@ -72,18 +74,10 @@ void peer_dial(struct peer *p, struct bk_until until) {
 }
 
 static void greet(struct peer *p, struct bk_until until) {
-    struct tls *tls = NULL;
+    struct tls *tls = p->tls;
     int fd = p->fd;
-    if (p->place->tls) {
-        int64_t latest = clock_after_ms(clock_now_ns(), HANDSHAKE_MS);
-        if (until.at_ns > latest) until.at_ns = latest;
-        if (tls_start(fd, &p->place->tls_options, p->host->host, p->node, until, &tls, &p->why) != BK_YES) {
-            p->refused = p->why.code != PAWL_EUNREACHABLE;
-            peer_close(p, true);
-            return;
-        }
-    }
     p->fd = -1;
+    p->tls = NULL;
     p->greeting = (struct greeting){.next = 0};
     p->state = PEER_GREETING;
     char meta[PREFIX_MAX + 8];
@@ -98,13 +92,43 @@ static void greet(struct peer *p, struct bk_until until) {
     if (!made || wire_flush(&p->wire, until, &p->why) != BK_YES) peer_close(p, true);
 }
 
+/* One that hangs half-way is dialled anew; nobody waits for it meanwhile. */
+static void shake(struct peer *p, struct bk_until until) {
+    enum bk_says says = tls_shake(p->tls, &p->events, &p->why);
+    if (says == BK_YES) {
+        greet(p, until);
+    } else if (says == BK_FAULT) {
+        p->refused = p->why.code != PAWL_EUNREACHABLE;
+        peer_close(p, true);
+    } else if (clock_now_ns() >= p->shaken_ns) {
+        error_set(&p->why, PAWL_EUNREACHABLE, p->node,
+                  "%s: the TLS handshake did not end in time (does that port speak TLS?)", p->node);
+        peer_close(p, true);
+    }
+}
+
+static void connected(struct peer *p, struct bk_until until) {
+    if (!p->place->tls) {
+        greet(p, until);
+        return;
+    }
+    p->state = PEER_SHAKING;
+    p->shaken_ns = clock_after_ms(clock_now_ns(), HANDSHAKE_MS);
+    if (tls_begin(p->fd, &p->place->tls_options, p->host->host, p->node, &p->tls, &p->why) == BK_YES) {
+        shake(p, until);
+    } else {
+        p->refused = true;
+        peer_close(p, true);
+    }
+}
+
 static void dialled(struct peer *p, struct bk_until until) {
     struct pollfd ready = {.fd = p->fd, .events = POLLOUT};
     int number = 0;
     socklen_t size = sizeof number;
     if (poll(&ready, 1, 0) == 0) return;
     if (getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &number, &size) == 0 && number == 0) {
-        greet(p, until);
+        connected(p, until);
         return;
     }
     errno = number;
@@ -157,12 +181,13 @@ static void greeted(struct peer *p) {
 
 void peer_step(struct peer *p, struct bk_until until) {
     if (p->state == PEER_DIALLING) dialled(p, until);
+    else if (p->state == PEER_SHAKING) shake(p, until);
     if (p->state == PEER_GREETING) greeted(p);
 }
 
 int peer_fd(const struct peer *p, short *ret_events) {
-    *ret_events = p->state == PEER_DIALLING ? POLLOUT : POLLIN;
-    return p->state == PEER_CLOSED ? -1 : p->state == PEER_DIALLING ? p->fd : p->wire.fd;
+    *ret_events = p->state == PEER_DIALLING ? POLLOUT : p->state == PEER_SHAKING ? (short)p->events : POLLIN;
+    return p->state == PEER_CLOSED ? -1 : p->fd >= 0 ? p->fd : p->wire.fd;
 }
 
 /* --- asking --- */

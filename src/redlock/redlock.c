@@ -122,10 +122,10 @@ static bool decided(const struct bk *bk, const struct tally t[], int n) {
     return true;
 }
 
-/* One round for those of one epoch: an answer from another epoch is a no, as is one that lost its memory. */
+/* One round, in whatever epoch each instance is: no number is given in it. One that lost its memory says no. */
 static void renew_round(struct bk_session *s, struct bk_life *const lives[], int n, struct renewal texts[],
                         struct bk_until until, struct tally t[]) {
-    struct question q = {.script = &script_seal, .keys = 1 + 2 * n, .epoch_arg = 4 + 2 * n, .args.n = 3};
+    struct question q = {.script = &script_seal, .keys = 1 + 2 * n, .args.n = 3};
     char meta[PREFIX_MAX + 8];
     int i;
     snprintf(meta, sizeof meta, "%s%%r", s->bk->place.prefix);
@@ -152,26 +152,17 @@ static void renew_round(struct bk_session *s, struct bk_life *const lives[], int
     }
 }
 
-static const char *epoch_of(const struct bk_session *s, const struct bk_life *life) {
-    const struct grant *of = life->grant->of;
-    return of ? of->epoch : s->epoch;
-}
-
 static enum bk_says redlock_renew(struct bk_session *s, struct bk_life *const lives[], int n, struct bk_until until,
                                   enum bk_says ret[], int64_t ret_left_ms[], pawl_error *error) {
     struct renewal *texts = malloc((size_t)(n < BATCH ? n : BATCH) * sizeof *texts);
-    char epoch[EPOCH_CHARS + 1];
     if (!texts) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
     s->verb = n == 1 ? "renewing" : "renewing locks, among them";
-    memcpy(epoch, s->epoch, sizeof epoch);
     for (int from = 0, many; from < n; from += many) {
         struct tally t[BATCH] = {{0, 0}};
-        memcpy(s->epoch, epoch_of(s, lives[from]), EPOCH_CHARS);
-        for (many = 1; from + many < n && many < BATCH && strcmp(epoch_of(s, lives[from + many]), s->epoch) == 0;)
-            many++;
+        many = n - from < BATCH ? n - from : BATCH;
         s->name = lives[from]->grant->claim->name;
         renew_round(s, lives + from, many, texts, until, t);
         for (int i = 0; i < many; i++) {
@@ -182,8 +173,6 @@ static enum bk_says redlock_renew(struct bk_session *s, struct bk_life *const li
             if (ret[from + i] == BK_UNKNOWN) round_no_quorum(s, t[i].yes + t[i].no, error);
         }
     }
-    memcpy(s->epoch, epoch, sizeof epoch);
-    for (int i = 0; i < s->bk->n; i++) adopt_epoch(s, s->peers[i].epoch);
     free(texts);
     return BK_YES;
 }
@@ -191,11 +180,10 @@ static enum bk_says redlock_renew(struct bk_session *s, struct bk_life *const li
 /* A glance: SEAL would say it, but changes the ttl. */
 static enum bk_says redlock_prove(struct bk_session *s, const struct bk_grant *g, struct bk_until until,
                                   pawl_error *error) {
-    struct question q = {.script = &script_prove, .keys = 2, .epoch_arg = 5, .args.n = 3};
+    struct question q = {.script = &script_prove, .keys = 2, .args.n = 3};
     struct renewal r;
     struct tally t = {0, 0};
-    const struct grant *of = g->of;
-    char meta[PREFIX_MAX + 8], epoch[EPOCH_CHARS + 1];
+    char meta[PREFIX_MAX + 8];
     int i;
     s->verb = "proving";
     s->name = g->claim->name;
@@ -203,18 +191,14 @@ static enum bk_says redlock_prove(struct bk_session *s, const struct bk_grant *g
     renewal_of(s->bk, g, g->claim->ttl_ms, &r);
     arg_text(&q.args, meta);
     arg(&q.args, r.names.keys.lock, r.names.keys.lock_length);
-    arg(&q.args, "", 0);
     arg_text(&q.args, r.value);
     arg_text(&q.args, r.most);
-    memcpy(epoch, s->epoch, sizeof epoch);
-    if (of) memcpy(s->epoch, of->epoch, sizeof s->epoch);
     round_start(s, &q, everybody(s), g->claim->ttl_ms, until);
     for (redisReply *reply; !decided(s->bk, &t, 1) && round_next(s, &i, &reply) == BK_YES; freeReplyObject(reply)) {
         bool newer = false, abstains = round_abstains(s, i, reply, &newer);
         if (reply->type == REDIS_REPLY_STRING) abstains || strcmp(reply->str, "S1") ? t.no++ : t.yes++;
         else verdict(&s->peers[i].wire, reply->str ? reply->str : "not a text", &s->peers[i].why);
     }
-    memcpy(s->epoch, epoch, sizeof epoch);
     if (t.yes >= s->bk->quorum) return BK_YES;
     if (t.no > s->bk->n - s->bk->quorum) return BK_NO;
     if (!round_cut(s, error)) round_no_quorum(s, t.yes + t.no, error);
@@ -248,7 +232,7 @@ static void connect_all(struct bk_session *s, struct bk_until until) {
             peer_step(p, until);
             ready += p->state == PEER_READY;
             empty += p->state == PEER_READY && p->empty;
-            if (p->state != PEER_DIALLING && p->state != PEER_GREETING) continue;
+            if (!peer_comes(p)) continue;
             slow += atomic_load(&bk->slow[i]);
             fds[n].fd = peer_fd(p, &fds[n].events);
             n++;
@@ -264,9 +248,10 @@ static void connect_all(struct bk_session *s, struct bk_until until) {
     }
     for (int i = 0; i < bk->n; i++) {
         struct peer *p = &s->peers[i];
-        if (p->state != PEER_DIALLING && p->state != PEER_GREETING) continue;
+        if (!peer_comes(p)) continue;
         atomic_store(&bk->slow[i], true);
-        error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: does not answer", p->node);
+        error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: does not answer%s", p->node,
+                  p->state == PEER_SHAKING ? " (does that port speak TLS?)" : "");
     }
 }
 

@@ -45,6 +45,7 @@ struct bk_session {
     const char *verb, *name;     /* for errors */
     struct question *question;
     peers asked, sent, heard, failed, redialled;
+    peers voteless;      /* heard, but they do not vote */
     peers ready;         /* something may have come from there */
     peers reached;       /* it was sent there, if only on a connection that broke */
     int enough;          /* so many answers will do, if the others are slow: a quorum, unless set after round_start */
@@ -66,10 +67,11 @@ bool round_cut(const struct bk_session *s, pawl_error *error);
 static inline peers everybody(const struct bk_session *s) { return (1u << s->bk->n) - 1; }
 /* Fills the error: a quorum did not answer; each instance and its fault is named. */
 void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error);
-/* A reply of admit.lua, noted at the peer: it does not vote in our epoch. *ret_newer: it is in a later one, which the
- * session now asks in. */
+/* A reply of admit.lua, noted at the peer: it does not vote, or not in our epoch. *ret_newer: it is in a later one. */
 bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *ret_newer);
 void adopt_epoch(struct bk_session *s, const char *epoch);
+/* "votes again in 9 s". */
+const char *peer_ready_text(const struct peer *p, char ret[48]);
 /* An instance that is behind takes our epoch; nobody waits for it. */
 void round_level(struct bk_session *s, peers behind);
 
@@ -86,7 +88,7 @@ void attempt_text(const struct bk *bk, const unsigned char owner[16], unsigned k
 static inline unsigned claim_attempt(const struct bk_claim *c) { return (unsigned)((uintptr_t)c->of & 0xffff); }
 
 struct grant { /* of a bk_grant */
-    char epoch[EPOCH_CHARS + 1], value[OWNER_CHARS + 1];
+    char value[OWNER_CHARS + 1];
 };
 
 /* --- take.c --- */

@@ -7,10 +7,12 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TIMEOUT_LEAST_MS 5
 #define TIMEOUT_MOST_MS 50
+#define VOTELESS_MS 1000 /* it hangs on the slow ones then */
 
 static bool in(peers set, int i) { return set >> i & 1; }
 static peers one(int i) { return 1u << i; }
@@ -35,7 +37,7 @@ static void ask(struct bk_session *s, int i) {
 void round_start(struct bk_session *s, struct question *q, peers whom, int64_t ttl_ms, struct bk_until until) {
     s->question = q;
     s->asked = whom;
-    s->sent = s->heard = s->failed = s->redialled = s->reached = 0;
+    s->sent = s->heard = s->failed = s->redialled = s->reached = s->voteless = 0;
     s->enough = s->bk->quorum;
     s->until = until;
     s->patience_ns = clock_after_ms(clock_now_ns(), timeout_ms(s->bk, ttl_ms));
@@ -133,9 +135,11 @@ enum bk_says round_next(struct bk_session *s, int *ret_i, redisReply **ret) {
             return BK_YES;
         }
         bool enough = __builtin_popcount(s->heard) >= s->enough;
+        bool sure = __builtin_popcount(s->heard & ~s->voteless) >= s->enough;
         peers left = missing(s, &worth);
-        if (!left || (enough && !worth)) return BK_NO;
-        int64_t at_ns = enough && s->patience_ns < s->until.at_ns ? s->patience_ns : s->until.at_ns;
+        if (!left || (sure && !worth)) return BK_NO;
+        int64_t at_ns = sure ? s->patience_ns : enough ? clock_after_ms(s->patience_ns, VOTELESS_MS) : s->until.at_ns;
+        if (at_ns > s->until.at_ns) at_ns = s->until.at_ns;
         int result = wait(s, left, at_ns);
         if (result == 1) continue;
         if (result == 0 && clock_now_ns() >= s->patience_ns) call_slow(s, left);
@@ -156,11 +160,18 @@ void adopt_epoch(struct bk_session *s, const char *epoch) {
     if (strncmp(epoch, s->epoch, 16) > 0) memcpy(s->epoch, epoch, EPOCH_CHARS);
 }
 
+const char *peer_ready_text(const struct peer *p, char ret[48]) {
+    int64_t left = p->ready_ns - clock_now_ns();
+    snprintf(ret, 48, "votes again in %lld s", (long long)(left > 0 ? (left + NS_PER_S - 1) / NS_PER_S : 0));
+    return ret;
+}
+
 bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *ret_newer) {
     struct peer *p = &s->peers[i];
     char what = reply->type == REDIS_REPLY_STRING && reply->len ? reply->str[0] : 0;
     if (what == 'U' || what == 'R') {
         p->lost = true;
+        s->voteless |= one(i);
         p->empty = what == 'U';
         error_set(&p->why, PAWL_EUNSAFE, p->node,
                   what == 'U' ? "%s: has lost its memory and does not vote"
@@ -168,6 +179,16 @@ bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *
                   p->node);
         return true;
     }
+    if (what == 'W') {
+        char when[48];
+        p->lost = false;
+        s->voteless |= one(i);
+        p->ready_ns = clock_after_ms(clock_now_ns(), strtoll(reply->str + 1, NULL, 10));
+        error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: came back without its memory and %s", p->node,
+                  peer_ready_text(p, when));
+        return true;
+    }
+    p->ready_ns = 0;
     if (what == 'E' && reply->len == 1 + EPOCH_CHARS) {
         memcpy(p->epoch, reply->str + 1, EPOCH_CHARS);
         p->lost = false;
@@ -176,18 +197,19 @@ bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *
         return true;
     }
     p->lost = false;
-    memcpy(p->epoch, s->epoch, EPOCH_CHARS);
+    if (s->question->epoch_arg) memcpy(p->epoch, s->epoch, EPOCH_CHARS);
     return false;
 }
 
 void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error) {
     char faults[360] = "";
-    int lost = 0, empty = 0, code = PAWL_EUNREACHABLE, denied = 0;
+    int lost = 0, empty = 0, ready = 0, code = PAWL_EUNREACHABLE, denied = 0;
     size_t used = 0;
     const char *quote = *s->name ? "'" : "", *space = *s->name ? " " : "";
     for (int i = 0; i < s->bk->n; i++) {
         const struct peer *p = &s->peers[i];
-        empty += p->empty;
+        ready += p->state == PEER_READY;
+        empty += p->state == PEER_READY && p->lost && p->empty;
         if (!p->why.code) continue;
         lost += p->state == PEER_READY && p->lost;
         denied += p->why.code == PAWL_EDENIED;
@@ -197,10 +219,13 @@ void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error
         int n = snprintf(faults + used, (size_t)room, "%s%.*s", used ? "; " : "", most, text);
         used += (size_t)(n < room ? n : room - 1);
     }
-    if (s->bk->n - lost < s->bk->quorum && empty < s->bk->n)
-        code = PAWL_EUNSAFE; /* else a first start, not at its end */
+    bool first = ready && empty == ready; /* so it looks, and then all of them are needed */
+    if (s->bk->n - lost < s->bk->quorum && !first) code = PAWL_EUNSAFE;
     else if (s->bk->n - denied < s->bk->quorum) code = PAWL_EDENIED;
-    error_set(error, code, NULL, "%s%s%s%s%s: no quorum: %d of %d instances answer, %d are needed: %s%s", s->verb,
-              space, quote, s->name, quote, answered, s->bk->n, s->bk->quorum, faults,
-              code == PAWL_EUNSAFE ? ". Say where the tokens go on: pawl init --floor" : "");
+    error_set(
+        error, code, NULL, "%s%s%s%s%s: no quorum: %d of %d instances answer, %d are needed: %s%s", s->verb, space,
+        quote, s->name, quote, answered, s->bk->n, s->bk->quorum, faults,
+        code == PAWL_EUNSAFE ? ". Say where the tokens go on: pawl init --floor"
+        : first ? ". None of those that answer has anything: a first start needs all of them (else: pawl init --floor)"
+                : "");
 }

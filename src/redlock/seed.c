@@ -2,9 +2,10 @@
  * they are in that order; here is who takes them.
  *
  * First start: all instances can be reached and none ever had anything: they begin at the wall clock. Re-seeding: a
- * quorum votes, others have lost their memory: those begin above all that the quorum ever gave. Whatever was asked in
- * the epoch before is over then, holds included, at their next renewal: on an instance that was rolled back an old lock
- * may have come back. Less than a quorum: nobody but an operator can say where the numbers go on. */
+ * quorum votes, others have lost their memory: those begin above all that the quorum ever gave. Attempts of the epoch
+ * before are over then; who holds a lock goes on as long as a quorum has it. The new ones vote only when the longest
+ * ttl that the quorum knows has passed: whatever they counted for has ended then, or was renewed without them. Less
+ * than a quorum: nobody but an operator can say where the numbers go on. */
 #include "clock.h"
 #include "random.h"
 #include "redis/verdict.h"
@@ -23,11 +24,11 @@
 struct step { /* one question of seed.lua, and its answers */
     struct bk_session *s;
     const char *what, *mark;
-    uint64_t floor;
     bool patient; /* all are waited for, as long as there is time */
+    uint64_t floor, ttl_ms;
     struct answer {
-        bool came, done, votes;
-        uint64_t floor, base;
+        bool came, done, knows;       /* knows: it has its numbers, whether it votes already or not */
+        uint64_t floor, base, ttl_ms; /* the longest that it knows */
         int64_t clock_us;
         char mark[MARK_SIZE], epoch[EPOCH_CHARS + 1];
     } answers[PEERS_MAX];
@@ -44,14 +45,19 @@ static void hear(struct step *step, int i, const redisReply *r) {
     }
     const redisReply *meta = r->element[1];
     bool whole = meta->len == META_CHARS;
-    *a = (struct answer){.came = true, .done = r->element[0]->integer == 1, .votes = r->element[2]->str[0] == 'V'};
+    char state = r->element[2]->str[0];
+    *a = (struct answer){.came = true, .done = r->element[0]->integer == 1, .knows = state == 'V' || state == 'W'};
     a->floor = whole ? value_number(meta->str, 16) : 0;
     a->base = whole ? value_number(meta->str + 17, 16) : 0;
+    uint64_t ttl_ms = whole ? value_number(meta->str + 167, 8) : 0,
+             before_ms = whole ? value_number(meta->str + 176, 8) : 0;
+    a->ttl_ms = ttl_ms > before_ms ? ttl_ms : before_ms;
     a->clock_us = strtoll(r->element[3]->str, NULL, 10);
     snprintf(a->mark, sizeof a->mark, "%s", r->element[4]->str);
     snprintf(a->epoch, sizeof a->epoch, "%.*s", EPOCH_CHARS, whole ? meta->str + 34 : "");
     memcpy(p->epoch, a->epoch, sizeof p->epoch);
-    p->lost = !a->votes;
+    p->lost = !a->knows;
+    p->ready_ns = state == 'W' ? clock_after_ms(clock_now_ns(), strtoll(r->element[2]->str + 1, NULL, 10)) : 0;
     p->empty = !whole;
 }
 
@@ -59,13 +65,14 @@ static void hear(struct step *step, int i, const redisReply *r) {
 static int ask(struct step *step, peers whom, struct bk_until until) {
     struct bk_session *s = step->s;
     struct question q = {.script = &script_seed, .keys = 2, .epoch_arg = 6, .args.n = 3};
-    char meta[PREFIX_MAX + 8], mark[PREFIX_MAX + 16], wall[24], floor[24];
+    char meta[PREFIX_MAX + 8], mark[PREFIX_MAX + 16], wall[24], floor[24], ttl[24];
     int done = 0, i;
     for (i = 0; i < s->bk->n; i++) step->answers[i].came = step->answers[i].done = false;
     snprintf(meta, sizeof meta, "%s%%r", s->bk->place.prefix);
     snprintf(mark, sizeof mark, "%s%%r:mark", s->bk->place.prefix);
     snprintf(wall, sizeof wall, "%lld", (long long)(clock_wall_us() / 1000));
     snprintf(floor, sizeof floor, "%llu", (unsigned long long)step->floor);
+    snprintf(ttl, sizeof ttl, "%llu", (unsigned long long)step->ttl_ms);
     arg_text(&q.args, meta);
     arg_text(&q.args, mark);
     arg_text(&q.args, step->what);
@@ -73,6 +80,7 @@ static int ask(struct step *step, peers whom, struct bk_until until) {
     arg_text(&q.args, wall);
     arg_text(&q.args, step->mark ? step->mark : "");
     arg_text(&q.args, floor);
+    arg_text(&q.args, ttl);
     round_start(s, &q, whom, TTL_MS, until);
     if (step->patient) s->enough = s->bk->n;
     for (redisReply *reply; round_next(s, &i, &reply) == BK_YES; freeReplyObject(reply)) {
@@ -94,9 +102,10 @@ static uint64_t now_at_least(uint64_t floor) {
     return now > 0 && (uint64_t)now > floor ? (uint64_t)now : floor;
 }
 
-/* Each with its own mark. Returns how many begin to vote. */
-static int seed_marked(struct bk_session *s, const struct step *prepared, uint64_t floor, struct bk_until until) {
-    struct step step = {.s = s, .what = "S", .floor = floor};
+/* Each with its own mark; it votes after ttl_ms. Returns how many were seeded. */
+static int seed_marked(struct bk_session *s, const struct step *prepared, uint64_t floor, uint64_t ttl_ms,
+                       struct bk_until until) {
+    struct step step = {.s = s, .what = "S", .floor = floor, .ttl_ms = ttl_ms};
     int done = 0;
     for (int i = 0; i < s->bk->n; i++) {
         if (!prepared->answers[i].done) continue;
@@ -104,10 +113,6 @@ static int seed_marked(struct bk_session *s, const struct step *prepared, uint64
         done += ask(&step, 1u << i, until);
     }
     return done;
-}
-
-static void remark(struct bk_session *s, const char *format, const char *which) {
-    snprintf(s->remark, sizeof s->remark, format, which);
 }
 
 /* All are there and none has anything. Everybody who begins takes the same epoch: it does not matter who seeds whom. */
@@ -118,20 +123,21 @@ static void begin(struct bk_session *s, struct bk_until until) {
     memset(s->epoch, '0', EPOCH_CHARS);
     s->epoch[15] = '1';
     s->epoch[16] = '.';
-    if (ask(&prepare, everybody(s), until) == s->bk->n && seed_marked(s, &prepare, now_at_least(0), until))
-        remark(s, "nothing was ever kept on these instances%s: tokens begin at the clock", "");
+    if (ask(&prepare, everybody(s), until) == s->bk->n && seed_marked(s, &prepare, now_at_least(0), 0, until))
+        snprintf(s->remark, sizeof s->remark, "nothing was ever kept on these instances: tokens begin at the clock");
 }
 
 /* One after the other, so that of two who try the second stops at the first instance. Returns how many took it. */
-static int bump(struct bk_session *s, peers voters, struct bk_until until, uint64_t *ret_floor) {
+static int bump(struct bk_session *s, peers voters, struct bk_until until, uint64_t *ret_floor, uint64_t *ret_ttl_ms) {
     struct step step = {.s = s, .what = "B"};
     int done = 0;
-    *ret_floor = 0;
+    *ret_floor = *ret_ttl_ms = 0;
     for (int i = 0; i < s->bk->n; i++) {
         if (!(voters >> i & 1)) continue;
         if (ask(&step, 1u << i, until) == 1) {
             done++;
             if (step.answers[i].floor > *ret_floor) *ret_floor = step.answers[i].floor;
+            if (step.answers[i].ttl_ms > *ret_ttl_ms) *ret_ttl_ms = step.answers[i].ttl_ms;
         } else if (step.answers[i].came) {
             return 0;
         }
@@ -142,20 +148,21 @@ static int bump(struct bk_session *s, peers voters, struct bk_until until, uint6
 static void seed_again(struct bk_session *s, peers voters, peers lost, uint64_t count, uint64_t floor_of_operator,
                        struct bk_until until) {
     struct step prepare = {.s = s, .what = "P"};
-    uint64_t floor;
+    uint64_t floor, ttl_ms;
     int needed = floor_of_operator ? __builtin_popcount(voters) : s->bk->quorum;
     name_epoch(s, count + 1);
     if (lost && ask(&prepare, lost, until) == 0) lost = 0;
-    if (bump(s, voters, until, &floor) < needed || !lost) return;
+    if (bump(s, voters, until, &floor, &ttl_ms) < needed || !lost) return;
     floor += TOKEN_LEAP;
     if (floor < floor_of_operator) floor = floor_of_operator;
-    if (!seed_marked(s, &prepare, now_at_least(floor), until)) return;
+    if (!seed_marked(s, &prepare, now_at_least(floor), ttl_ms, until)) return;
     char which[160] = "";
     for (int i = 0; i < s->bk->n; i++)
         if (prepare.answers[i].done && !s->peers[i].lost)
             snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", *which ? ", " : "", s->peers[i].node);
-    remark(s, "%s had lost its memory and votes again; locks that were held meanwhile end at their next renewal",
-           which);
+    snprintf(s->remark, sizeof s->remark,
+             "%s had lost its memory, and votes again in %llu s, when every lock that it may have forgotten has ended",
+             which, (unsigned long long)(ttl_ms + 999) / 1000);
 }
 
 /* How the instances stand, as far as they told. */
@@ -255,10 +262,10 @@ enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, str
         votes = 0;
         for (int k = 0; k < n; k++) {
             const struct answer *a = &step.answers[k];
-            if (a->came && !a->votes)
+            if (a->came && !a->knows)
                 error_set(&s->peers[k].why, PAWL_EUNSAFE, s->peers[k].node, "%s: has lost its memory",
                           s->peers[k].node);
-            if (!a->came || !a->votes || (i == 1 && !a->done)) continue;
+            if (!a->came || !a->knows || (i == 1 && !a->done)) continue;
             votes++;
             if (a->floor > t.last) t.last = a->floor;
             if (a->base > t.since) t.since = a->base;

@@ -2,17 +2,19 @@
 -- then a majority of the others takes a new epoch (B) and tells its floors, then (S) it begins above all of them, if the mark
 -- is still there: so no late or repeated message brings an old number back (models/, s1, s2c). Whoever prepares meanwhile
 -- gets the same mark: it stands for this very loss. Two runs never share an epoch (s2d): it is bumped only where its number
--- is higher.
--- KEYS meta mark   ARGV what epoch client-ms [mark floor]
+-- is higher. Somebody may hold a lock that this instance has forgotten, so it does not vote yet: the longest ttl that the
+-- majority knows has to pass first (h1). It can be asked for its numbers meanwhile.
+-- KEYS meta mark   ARGV what epoch client-ms [mark floor ttl]
 --   L look   P prepare: the mark, or '' where it votes   B bump   S seed   A advance to floor   T trust: it lost nothing
 -- Returns {done 1 or 0, meta, state as admit.lua or 'V': votes, clock in microseconds, mark}.
-local META, MARK, WHAT, EPOCH = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local META, MARK, WHAT, NEW = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local function state()
+  local EPOCH = ''
   --@include admit.lua
   return 'V'
 end
 local s = state()
-if string.sub(s, 1, 1) == 'E' then s = 'V' end -- here any epoch will do
+local knows = s == 'V' or string.sub(s, 1, 1) == 'W'
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local function answer(done, mark)
@@ -23,26 +25,31 @@ local self = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ' '
 local mark = redis.call('GET', MARK)
 if mark and string.sub(mark, 1, #self) ~= self then mark = nil end -- of another process: it came back with old data
 local M = redis.call('GET', META) or ''
-if WHAT == 'P' and s ~= 'V' then
-  mark = mark or self .. ' ' .. string.format('%d', now) .. ' ' .. string.sub(EPOCH, 18)
+if WHAT == 'P' and not knows then
+  mark = mark or self .. ' ' .. string.format('%d', now) .. ' ' .. string.sub(NEW, 18)
   redis.call('SET', MARK, mark, 'PX', 60000)
   return answer(1, mark)
-elseif WHAT == 'B' and s == 'V' and string.sub(EPOCH, 1, 16) > string.sub(M, 35, 50) then
-  redis.call('SETRANGE', META, 34, EPOCH)
+elseif WHAT == 'B' and knows and string.sub(NEW, 1, 16) > string.sub(M, 35, 50) then
+  redis.call('SETRANGE', META, 34, NEW)
   return answer(1)
 elseif WHAT == 'T' and s == 'R' then
-  redis.call('SET', META, string.sub(M, 1, 68) .. self)
-  s = 'V'
+  redis.call('SETRANGE', META, 68, self)
+  s = state()
   return answer(1)
-elseif (WHAT == 'S' and s ~= 'V' and mark == ARGV[4]) or (WHAT == 'A' and s == 'V') then
+elseif (WHAT == 'S' and not knows and mark == ARGV[4]) or (WHAT == 'A' and knows) then
   if math.abs(now / 1000 - ARGV[3]) > 86400000 then error('PAWLCLOCK') end
   local floor = math.max(tonumber(ARGV[5]), tonumber(string.sub(M, 1, 16)) or 0)
   if floor >= 9007199254740800 then error('PAWLEXHAUSTED') end
   floor = string.format('%016d', floor)
-  local epoch = WHAT == 'S' and EPOCH or string.sub(M, 35, 67)
-  redis.call('SET', META, floor .. ' ' .. floor .. ' ' .. epoch .. ' ' .. self)
-  redis.call('DEL', MARK)
-  s = 'V'
+  if WHAT == 'A' then
+    redis.call('SETRANGE', META, 0, floor .. ' ' .. floor)
+  else
+    local ms, ttl = math.floor(now / 1000), tonumber(ARGV[6])
+    redis.call('SET', META, floor .. ' ' .. floor .. ' ' .. NEW .. ' ' .. self .. ' ' .. floor
+      .. string.format(' %08d %08d %013d %013d', ttl, 0, ms, ttl > 0 and ms + ttl + 1 or 0))
+    redis.call('DEL', MARK)
+  end
+  s = state()
   return answer(1)
 end
 return answer(0)

@@ -206,7 +206,6 @@ static bool fill_grant(const struct attempt *a, struct bk_grant *ret, pawl_error
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return false;
     }
-    memcpy(g->epoch, a->s->epoch, sizeof g->epoch);
     snprintf(g->value, sizeof g->value, "%.*s", OWNER_CHARS, a->value);
     ret->token = a->token;
     ret->left_ms = left_of(a);

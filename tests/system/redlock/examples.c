@@ -1,7 +1,9 @@
 /* examples.c: each counter-example that the model checker found for a broken variant (models/results.txt, and by name
  * in models/README.md), step by step on real instances with the shipped scripts: the step that made two holders equal
  * is refused, or gives a higher number. Tokens are relative to the floor: the first is 1. */
+#include "clock.h"
 #include "steps.h"
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +13,7 @@
 #include <cmocka.h>
 
 #define EPOCH2 "0000000000000002.bbbbbbbbbbbbbbbb"
+#define EPOCH3 "0000000000000003.dddddddddddddddd"
 #define EPOCH2_OF_ANOTHER "0000000000000002.cccccccccccccccc"
 
 static int begin(void **state) {
@@ -106,8 +109,8 @@ static void b7_renewal_by_owner_alone(void **state) {
     assert_int_equal(lock_at(I3, 'B', 2), 2); /* B: token 2 */
     expire_at(I1);
     assert_int_equal(lock_at(I1, 'A', 0), 3); /* a double */
-    assert_false(seal_at(I1, 'A', 1));        /* A's renewal */
-    assert_true(seal_at(I2, 'A', 1));         /* one of three is none */
+    assert_false(renew_at(I1, 'A', 1));       /* A's renewal */
+    assert_true(renew_at(I2, 'A', 1));        /* one of three is none */
 }
 
 static void b8_renewal_creates_nothing(void **state) {
@@ -146,14 +149,29 @@ static void b10_nor_who_was_rolled_back(void **state) {
     assert_int_equal(steps_said, 'R');
 }
 
-/* Re-seeds I1 above what the others gave; whether it votes. */
+/* Re-seeds I1 above what the others gave; whether it was done. */
 static bool reseed_first(void) {
-    int64_t floor;
+    int64_t floor, longest;
     if (!seed_at(I1, "P", EPOCH2, NULL, 0) || !seed_at(I2, "B", EPOCH2, NULL, 0)) return false;
     floor = steps_floor;
+    longest = steps_longest;
     if (!seed_at(I3, "B", EPOCH2, NULL, 0)) return false;
     if (steps_floor > floor) floor = steps_floor;
+    if (steps_longest < longest) steps_longest = longest;
     return seed_at(I1, "S", EPOCH2, steps_mark, floor);
+}
+
+static int64_t lock_when_it_votes(int i, char owner) {
+    int64_t n, end_ns = clock_after_ms(clock_now_ns(), 20000);
+    while ((n = lock_at(i, owner, 0)) == ABSTAINS && steps_said == 'W' && clock_now_ns() < end_ns) poll(NULL, 0, 5);
+    return n;
+}
+
+static int64_t longest_of(int i, int further) {
+    char *meta = server_redis(steps[i].port, "GETRANGE s:%%r %d %d", 167 + further, 174 + further);
+    int64_t ms = strtoll(meta, NULL, 10);
+    free(meta);
+    return ms;
 }
 
 static void s1_seeded_after_an_epoch(void **state) {
@@ -182,12 +200,112 @@ static void s1b_a_seal_of_the_epoch_before(void **state) {
 
 static void s2_what_was_given_before_is_below(void **state) {
     (void)state;
+    steps_ttl = 50;
     assert_int_equal(lock_at(I1, 'A', 0), 1);
     assert_int_equal(lock_at(I2, 'A', 0), 1); /* A: token 1 */
     wipe_at(I1);
     assert_true(reseed_first());
     strcpy(steps_epoch, EPOCH2);
-    assert_true(lock_at(I1, 'B', 0) > 1);
+    assert_true(lock_when_it_votes(I1, 'B') > 1);
+}
+
+/* The holder counts on I1 and I2, and I1 forgets it: seeded and voting at once, it gave B a second quorum with I3. */
+static void h1_who_forgot_a_holder_does_not_vote_yet(void **state) {
+    (void)state;
+    steps_ttl = 400;
+    assert_int_equal(lock_at(I1, 'A', 0), 1);
+    assert_int_equal(lock_at(I2, 'A', 0), 1); /* A: token 1 */
+    int64_t held_ns = clock_now_ns();
+    wipe_at(I1);
+    assert_true(reseed_first());
+    strcpy(steps_epoch, EPOCH2);
+    int64_t n = lock_at(I1, 'B', 0);
+    int64_t at_ns = clock_now_ns();
+    if (at_ns < held_ns + 400 * NS_PER_MS) {
+        assert_int_equal(n, ABSTAINS);
+        assert_int_equal(steps_said, 'W');
+    }
+    assert_true(lock_at(I3, 'B', 0) > 0); /* one is none */
+    assert_true(renew_at(I2, 'A', 1) || clock_now_ns() >= held_ns + 400 * NS_PER_MS);
+    assert_true(lock_when_it_votes(I1, 'B') > 1);
+    assert_true(clock_now_ns() >= held_ns + 400 * NS_PER_MS);
+}
+
+/* Two who forget one after the other: what the first waits for is told to the second by whoever knows it. */
+static void h2_the_longest_ttl_is_handed_on(void **state) {
+    (void)state;
+    assert_int_equal(lock_at(I1, 'A', 0), 1);
+    assert_int_equal(lock_at(I2, 'A', 0), 1);
+    steps_ttl = 100;
+    assert_int_equal(lock_at(I3, 'B', 0), 1); /* I3 knows of 100 ms only */
+    wipe_at(I1);
+    assert_true(reseed_first());
+    assert_int_equal(steps_longest, 60000);
+    wipe_at(I2);
+    assert_true(seed_at(I2, "P", EPOCH3, NULL, 0));
+    assert_true(seed_at(I1, "B", EPOCH3, NULL, 0)); /* it does not vote, but it knows */
+    assert_int_equal(steps_longest, 60000);
+    assert_true(seed_at(I3, "B", EPOCH3, NULL, 0));
+    assert_int_equal(steps_longest, 100);
+}
+
+/* A hold goes on over an epoch, also at the one instance that was away meanwhile; an attempt does not (s1b). */
+static void h3_a_hold_is_renewed_in_any_epoch(void **state) {
+    (void)state;
+    for (int i = I1; i <= I3; i++) assert_int_equal(lock_at(i, 'A', 0), 1);
+    wipe_at(I1);
+    assert_true(reseed_first());
+    assert_false(seal_at(I2, 'A', 1));
+    assert_int_equal(steps_said, 'E');
+    assert_true(renew_at(I2, 'A', 1));
+    assert_true(renew_at(I3, 'A', 1));
+    assert_false(renew_at(I1, 'A', 1));
+    assert_int_equal(steps_said, 'W');
+}
+
+/* An old lock comes back with an old snapshot: it is nobody's. */
+static void h4_a_lock_that_came_back_is_not_renewed(void **state) {
+    (void)state;
+    for (int i = I1; i <= I3; i++) assert_int_equal(lock_at(i, 'A', 0), 1);
+    free(server_redis(steps[I1].port, "SAVE"));
+    expire_at(I1);
+    expire_at(I2);
+    assert_int_equal(lock_at(I1, 'B', 0), 2);
+    assert_int_equal(lock_at(I2, 'B', 0), 2); /* B: token 2 */
+    restart_at(I1);                           /* A's lock with 1 is back, beside I3's */
+    assert_int_equal(owner_at(I1), 'A');
+    assert_false(renew_at(I1, 'A', 1));
+    assert_int_equal(steps_said, 'R');
+    steps_ttl = 60000;
+    assert_true(reseed_first());
+    free(server_redis(steps[I1].port, "SETRANGE s:%%r 199 0000000000000")); /* as if it had waited */
+    assert_int_equal(owner_at(I1), 'A');
+    assert_false(renew_at(I1, 'A', 1)); /* with I3 it was a quorum, after B had one */
+    assert_int_equal(steps_said, 'S');
+    assert_true(renew_at(I3, 'A', 1));
+}
+
+/* What is the longest ttl: of the last day, and of the time before. */
+static void longest_ttl_is_forgotten_after_a_day(void **state) {
+    (void)state;
+    assert_int_equal(lock_at(I1, 'A', 0), 1);
+    expire_at(I1);
+    assert_int_equal(longest_of(I1, 0), 60000);
+    for (int day = 0; day < 2; day++) {
+        steps_ttl = day ? 500 : 1000;
+        free(server_redis(steps[I1].port, "SETRANGE s:%%r 185 0000000000000")); /* long ago */
+        assert_true(lock_at(I1, 'B', 1000 * (day + 1)) > 0);
+        expire_at(I1);
+        assert_int_equal(longest_of(I1, 0), steps_ttl);
+        assert_int_equal(longest_of(I1, 9), day ? 1000 : 60000);
+    }
+    steps_ttl = 700;
+    assert_true(lock_at(I1, 'B', 0) > 0);
+    assert_int_equal(longest_of(I1, 0), 700);
+    steps_ttl = 800;
+    assert_true(renew_at(I1, 'B', 1000000));
+    assert_int_equal(longest_of(I1, 0), 800);
+    assert_int_equal(longest_of(I1, 9), 1000);
 }
 
 static void s2c_a_late_seed_after_a_second_loss(void **state) {
@@ -196,7 +314,7 @@ static void s2c_a_late_seed_after_a_second_loss(void **state) {
     assert_true(reseed_first());
     wipe_at(I1);
     assert_false(seed_at(I1, "S", EPOCH2, steps_mark, 0));
-    assert_true(seed_at(I1, "P", "0000000000000003.dddddddddddddddd", NULL, 0));
+    assert_true(seed_at(I1, "P", EPOCH3, NULL, 0));
     assert_false(seed_at(I1, "S", EPOCH2, "an old mark", 0));
 }
 
@@ -263,6 +381,11 @@ int main(void) {
         TEST(s2_what_was_given_before_is_below),
         TEST(s2c_a_late_seed_after_a_second_loss),
         TEST(s2d_two_runs_share_no_epoch),
+        TEST(h1_who_forgot_a_holder_does_not_vote_yet),
+        TEST(h2_the_longest_ttl_is_handed_on),
+        TEST(h3_a_hold_is_renewed_in_any_epoch),
+        TEST(h4_a_lock_that_came_back_is_not_renewed),
+        TEST(longest_ttl_is_forgotten_after_a_day),
         TEST(s3_waiting_alone_does_not_help),
         TEST(seed_leaves_a_voter_alone),
         TEST(forgotten_counter),

@@ -19,7 +19,7 @@ extern const struct script script_lock, script_seal, script_seed;
 
 struct server steps[STEPS_N];
 char steps_epoch[34], steps_said, steps_mark[192];
-int64_t steps_floor;
+int64_t steps_floor, steps_longest, steps_ttl;
 
 static redisReply *ask(int i, int n, const char *words[]) {
     struct timeval limit = {.tv_sec = 5};
@@ -52,25 +52,29 @@ static const char *number(int64_t n, char ret[24]) {
 }
 
 int64_t lock_at(int i, char owner, int64_t hint) {
-    char value[80], at[24];
-    const char *words[] = {"5",        KEYS, value_of(owner, value), "60000", number(hint ? FLOOR + hint : 0, at),
-                           steps_epoch};
+    char value[80], ttl[24], at[24];
+    const char *words[] = {
+        "5", KEYS, value_of(owner, value), number(steps_ttl, ttl), number(hint ? FLOOR + hint : 0, at), steps_epoch};
     redisReply *r = eval(i, &script_lock, sizeof words / sizeof *words, words);
     int64_t n = steps_said == 'G' ? strtoll(r->str + 1, NULL, 10) - FLOOR : steps_said == 'B' ? BUSY : ABSTAINS;
     freeReplyObject(r);
     return n;
 }
 
-bool seal_at(int i, char owner, int64_t m) {
-    char value[80], most[24];
+static bool seal_in(int i, char owner, int64_t m, const char *epoch) {
+    char value[80], ttl[24], most[24];
     const char *words[] = {
-        "3", "s:%r", "s:a", "s:%c:a", steps_epoch, value_of(owner, value), "60000", number(FLOOR + m, most)};
+        "3", "s:%r", "s:a", "s:%c:a", epoch, value_of(owner, value), number(steps_ttl, ttl), number(FLOOR + m, most)};
     value[48] = 0;
     redisReply *r = eval(i, &script_seal, sizeof words / sizeof *words, words);
     bool sealed = steps_said == 'S' && strcmp(r->str, "S1") == 0;
     freeReplyObject(r);
     return sealed;
 }
+
+bool seal_at(int i, char owner, int64_t m) { return seal_in(i, owner, m, steps_epoch); }
+
+bool renew_at(int i, char owner, int64_t m) { return seal_in(i, owner, m, ""); }
 
 void release_at(int i, char owner) {
     char value[80];
@@ -92,7 +96,7 @@ void wipe_at(int i) { free(server_redis(steps[i].port, "FLUSHALL")); }
 void restart_at(int i) { server_restart(&steps[i]); }
 
 bool seed_at(int i, const char *what, const char *epoch, const char *mark, int64_t floor) {
-    char wall[24], least[24];
+    char wall[24], least[24], longest[24];
     const char *words[] = {"2",
                            "s:%r",
                            "s:%r:mark",
@@ -100,11 +104,13 @@ bool seed_at(int i, const char *what, const char *epoch, const char *mark, int64
                            epoch,
                            number(clock_wall_us() / 1000, wall),
                            mark ? mark : "",
-                           number(FLOOR + floor, least)};
+                           number(FLOOR + floor, least),
+                           number(steps_longest, longest)};
     redisReply *r = eval(i, &script_seed, sizeof words / sizeof *words, words);
     if (r->type != REDIS_REPLY_ARRAY) fail_msg("seed.lua: %s", r->str);
     bool done = r->element[0]->integer == 1;
     steps_floor = strtoll(r->element[1]->str, NULL, 10) - FLOOR;
+    if (r->element[1]->len > 175) steps_longest = strtoll(r->element[1]->str + 167, NULL, 10);
     if (*r->element[4]->str) snprintf(steps_mark, sizeof steps_mark, "%s", r->element[4]->str);
     freeReplyObject(r);
     return done;
@@ -120,11 +126,13 @@ void steps_stop(void) {
 
 void steps_begin(void) {
     strcpy(steps_epoch, "0000000000000001.aaaaaaaaaaaaaaaa");
+    steps_ttl = 60000;
     for (int i = 0; i < STEPS_N; i++) {
         wipe_at(i);
         assert_int_equal(lock_at(i, 'A', 0), ABSTAINS);
         assert_int_equal(steps_said, 'U');
         assert_true(seed_at(i, "P", steps_epoch, NULL, 0));
+        steps_longest = 0;
         assert_true(seed_at(i, "S", steps_epoch, steps_mark, 0));
     }
 }

@@ -18,17 +18,20 @@ void steps_begin(void); /* all empty, then all vote in epoch 1 from the same flo
 
 /* LOCK by that owner (one letter): the number, BUSY, or ABSTAINS. */
 int64_t lock_at(int i, char owner, int64_t hint);
-bool seal_at(int i, char owner, int64_t m); /* RENEW is the same */
+bool seal_at(int i, char owner, int64_t m);
+bool renew_at(int i, char owner, int64_t m); /* SEAL in whatever epoch */
 void release_at(int i, char owner);
 void expire_at(int i); /* the lock vanishes, as at the end of its ttl */
 char owner_at(int i);  /* 0: nobody */
-/* What the last script said: 'G', 'S', 'B'usy, 'U', 'R', 'E', '?' an error. */
+/* What the last script said: 'G', 'S', 'B'usy, 'U', 'R', 'E', 'W', '?' an error. */
 extern char steps_said;
 
-void wipe_at(int i);    /* loses all */
-void restart_at(int i); /* with nothing, or with its data if it was saved */
-/* seed.lua; mark and floor as it wants them. Whether it did it. *ret_floor: what the instance keeps. */
+void wipe_at(int i);      /* loses all */
+void restart_at(int i);   /* with nothing, or with its data if it was saved */
+extern int64_t steps_ttl; /* of LOCK and SEAL, in milliseconds */
+/* seed.lua; mark and floor as it wants them, and what the last one told as longest ttl. Whether it did it. steps_floor,
+ * steps_longest: what the instance keeps. */
 bool seed_at(int i, const char *what, const char *epoch, const char *mark, int64_t floor);
 extern char steps_mark[192];
-extern int64_t steps_floor;
+extern int64_t steps_floor, steps_longest;
 #endif

@@ -1,0 +1,121 @@
+/* seeded.c: instances that lost their memory, and how they come to vote again. */
+#include "clock.h"
+#include "three.h"
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void await_seeded(int i, pawl_client *client) {
+    int64_t start = clock_now_ns();
+    while (!is_seeded(i) && ms_since(start) < 30000)
+        must_release(must_take(client, "any")); /* whoever comes first does it */
+    assert_true(is_seeded(i));
+}
+
+/* An empty instance gets its numbers back from the others, above all that they gave, and its vote when whatever it may
+ * have forgotten has ended. */
+static void test_wiped_instance_is_seeded(void **state) {
+    (void)state;
+    struct seen seen = {0};
+    pawl_client *a = client_of(url, 5000, observe, &seen), *b = client_of(url, 5000, NULL, NULL);
+    pawl_lock *lock = must_take(a, "wiped"), *other = NULL;
+    assert_non_null(strstr(seen.remark, "tokens begin at the clock"));
+    int64_t token = pawl_token(lock);
+    must_release(lock);
+    int64_t start = clock_now_ns();
+    server_restart(&three[1]);
+    await_seeded(1, a);
+    assert_non_null(strstr(seen.remark, "had lost its memory, and votes again in 5 s"));
+    server_kill(&three[0], SIGSTOP); /* one votes, one waits, one is away */
+    int said = take(b, "wiped", 0, &other);
+    if (ms_since(start) < 5000) {
+        assert_int_equal(said, PAWL_EUNREACHABLE);
+        says("no quorum: 1 of 3");
+        says("came back without its memory and votes again in ");
+    }
+    if (!said) must_release(other);
+    lock = must_take(b, "wiped"); /* the seeded one is as good as any, in the end */
+    assert_true(ms_since(start) >= 5000);
+    assert_true(pawl_token(lock) > token);
+    must_release(lock);
+    server_kill(&three[0], SIGCONT);
+    pawl_close(a);
+    pawl_close(b);
+}
+
+/* Who holds a lock goes on when an instance comes back empty: two others have it. Nobody else gets it, then or later.
+ */
+static void test_hold_outlives_a_seeding(void **state) {
+    (void)state;
+    struct seen seen = {0};
+    pawl_client *a = client_of(url, 8000, observe, &seen), *b = client_of(url, 8000, NULL, NULL);
+    pawl_lock *held = must_take(a, "held"), *other = NULL;
+    server_restart(&three[1]);
+    await_seeded(1, b);
+    int64_t start = clock_now_ns();
+    while (server_redis_int(three[1].port, "EXISTS pawl:%%c:another") == 0 && ms_since(start) < 60000) {
+        assert_int_not_equal(take(b, "held", 0, &other), PAWL_OK);
+        must_release(must_take(b, "another"));
+    }
+    assert_int_equal(server_redis_int(three[1].port, "EXISTS pawl:%%c:another"), 1); /* it votes */
+    for (int i = 0; i < 20; i++) assert_int_not_equal(take(b, "held", 0, &other), PAWL_OK);
+    assert_int_equal(seen.lost, 0);
+    if (pawl_verify(held, 5000, &error)) fail_msg("%s", error.text);
+    must_release(held);
+    must_release(must_take(b, "held"));
+    pawl_close(a);
+    pawl_close(b);
+}
+
+/* More than a minority lost: an operator says where the numbers go on; with durable=yes data that came back counts. */
+static void test_majority_lost(void **state) {
+    (void)state;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    pawl_client *a = client_of(url, 2000, NULL, NULL);
+    pawl_lock *lock = must_take(a, "many");
+    int64_t token = pawl_token(lock);
+    must_release(lock);
+    pawl_close(a);
+    for (int i = 0; i < 2; i++) server_restart(&three[i]);
+    a = client_new();
+    assert_int_equal(take(a, "many", 0, &lock), PAWL_EUNSAFE);
+    assert_int_equal(pawl_init(a, 5000, &error), PAWL_EUNSAFE);
+    if (pawl_tokens_advance(a, token + 1000, 5000, &tokens, &error)) fail_msg("%s", error.text);
+    lock = must_take(a, "many");
+    assert_true(pawl_token(lock) > token + 1000);
+    token = pawl_token(lock);
+    must_release(lock);
+    pawl_close(a);
+    char durable[300];
+    for (int i = 0; i < N; i++) {
+        free(server_redis(three[i].port, "SAVE"));
+        server_restart(&three[i]);
+    }
+    a = client_new();
+    assert_int_equal(take(a, "many", 0, &lock), PAWL_EUNSAFE);
+    says("was restarted");
+    pawl_close(a);
+    snprintf(durable, sizeof durable, "%s?durable=yes", url);
+    a = client_of(durable, 10000, NULL, NULL);
+    lock = must_take(a, "many");
+    assert_true(pawl_token(lock) > token);
+    must_release(lock);
+    pawl_close(a);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, three_start, three_stop)
+    const struct CMUnitTest tests[] = {
+        TEST(test_wiped_instance_is_seeded),
+        TEST(test_hold_outlives_a_seeding),
+        TEST(test_majority_lost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
