@@ -219,6 +219,8 @@ static int second_worker(const struct stage *stage, struct worker *two, struct o
     return 0;
 }
 
+static const char *ink(bool good) { return !use_colour(1) ? "" : good ? "\033[32m" : "\033[31m"; }
+
 static int play(struct stage *stage, struct worker *one, struct worker *two, struct outcome *ret) {
     stage->began_ns = clock_now_ns();
     struct result result =
@@ -240,8 +242,8 @@ static int play(struct stage *stage, struct worker *one, struct worker *two, str
     result = ask(one, (struct order){.what = WRITE, .balance = 1500});
     if (result.code && result.code != PAWL_GSTALE) return told(&result, one->name);
     ret->refused = result.code == PAWL_GSTALE;
-    tell(stage, one->name, "wakes up, believes that it has the lock, writes balance 1500: %s",
-         ret->refused ? "REFUSED" : "accepted");
+    tell(stage, one->name, "wakes up, believes that it has the lock, writes balance 1500: %s%s%s", ink(ret->refused),
+         ret->refused ? "REFUSED" : "accepted", *ink(true) ? "\033[0m" : "");
     if (ret->refused) printf("           %s\n", result.text);
     return show_record(stage, &ret->balance);
 }

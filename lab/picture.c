@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 24, LABEL = 15, BAR = 18, STEP = 42, AXIS = 24 };
+enum { LANES = 24, LABEL = 17, BAR = 18, STEP = 42, AXIS = 24 };
 
 const char picture_style[] =
     ".t{display:block;font:12px/1 system-ui,sans-serif;overflow:visible}"
@@ -119,7 +119,7 @@ static void sign(struct frame *f, int64_t at, int middle, const char *drawing, c
 static void draw_lanes(struct frame *f) {
     for (int i = 0; i < f->n_lanes; i++) {
         fprintf(f->to, "<rect class=\"bed\" x=\"0\" y=\"%d\" width=\"100%%\" height=\"%d\" rx=\"3\"/>", y(i), BAR);
-        fprintf(f->to, "<text class=\"%s\" x=\"0\" y=\"%d\">", f->is_fault[i] ? "mute" : "who", y(i) - 4);
+        fprintf(f->to, "<text class=\"%s\" x=\"0\" y=\"%d\">", f->is_fault[i] ? "mute" : "who", y(i) - 6);
         picture_text(f->to, f->lane[i]);
         fputs("</text>\n", f->to);
     }
@@ -188,7 +188,7 @@ static void draw_points(struct frame *f) {
 static void draw_resource(struct frame *f) {
     const struct story *t = f->story;
     int top = y(f->n_lanes);
-    fprintf(f->to, "<text class=\"mute\" x=\"0\" y=\"%d\">resource</text>", top - 4);
+    fprintf(f->to, "<text class=\"mute\" x=\"0\" y=\"%d\">resource</text>", top - 6);
     fprintf(f->to, "<rect class=\"bed\" x=\"0\" y=\"%d\" width=\"100%%\" height=\"%d\" rx=\"3\"/>\n", top, BAR);
     for (int i = 0; i < t->n_points; i++) {
         const struct point *p = &t->points[i];

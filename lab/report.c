@@ -50,6 +50,9 @@ static const char page_style[] =
     "li time{flex:0 0 4.5rem;text-align:right;color:var(--mute);font-variant-numeric:tabular-nums}"
     ".key{display:flex;flex-wrap:wrap;gap:.4rem 1.4rem;font-size:.85rem;padding:0;margin:1rem 0;list-style:none}"
     ".key li{align-items:center;gap:.5rem}.key svg{flex:none}"
+    "@media(max-width:40rem){table,tbody{display:block}tr{display:grid;grid-template-columns:repeat(3,1fr)}"
+    "th,td{border:0;padding:.15rem 0}tr{border-bottom:1px solid "
+    "var(--line);padding:.35rem 0}tr>:first-child{grid-column:1/-1}}"
     "@media print{:root{" LIGHT
     "}body{max-width:none;font-size:11pt;padding:0}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}"
     "h2{break-after:avoid}details{display:none}}";

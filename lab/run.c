@@ -105,6 +105,38 @@ static void finish(struct playing *p, const struct scenario *scenario, enum vari
 
 /* --- what is printed --- */
 
+static bool use_colour(void) {
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(STDOUT_FILENO) && !(no && *no) && term && *term && strcmp(term, "dumb") != 0;
+}
+
+static const char *ink(bool good, bool bad) {
+    if (!use_colour()) return "";
+    return bad ? "\033[31m" : good ? "\033[32m" : "\033[0m";
+}
+
+static void print_step(const struct story *t, const struct step *step) {
+    bool refused = strstr(step->text, "REFUSED") != NULL;
+    printf("      %8.3f s  %s%s%s\n", (double)(step->at - t->began) / 1e9, refused ? ink(true, false) : "", step->text,
+           refused ? ink(false, false) : "");
+}
+
+static void print_head(const struct options *o) {
+    if (!o->json)
+        printf("%-20s %-8s %5s %5s %6s %7s %5s %8s  %s\n", "scenario", "variant", "holds", "overl", "stale+", "refused",
+               "token", "gap ms", "verdict");
+}
+
+/* To be read while the servers start. */
+static void print_words(const struct scenario *s, const struct options *o) {
+    const char *bold = use_colour() ? "\033[1m" : "";
+    if (!o->verbose || o->json) return;
+    printf("\n%s%s: %s%s\n  %s\n  People believe: %s\n  Plain: %s\n\n", bold, s->name, s->title, ink(false, false),
+           s->happens, s->believed, scenario_recipe(s));
+    print_head(o);
+    fflush(stdout);
+}
+
 static void print_row(const struct story *t, const struct options *o) {
     if (o->json) {
         json_t *row = story_row(t);
@@ -112,20 +144,14 @@ static void print_row(const struct story *t, const struct options *o) {
         putchar('\n');
         json_decref(row);
     } else {
-        printf("%-20s %-8s %5" PRIu64 " %5" PRIu64 " %6" PRIu64 " %7" PRIu64 " %5" PRIu64 " %8.0f  %-7s %s%s\n",
+        printf("%-20s %-8s %5" PRIu64 " %5" PRIu64 " %6" PRIu64 " %7" PRIu64 " %5" PRIu64 " %8.0f  %s%-7s%s %s%s\n",
                t->variant == VARIANT_PLAIN || o->only[t->variant] ? t->scenario : "", variant_name(t->variant),
                t->holds, t->overlaps, t->stale_accepted, t->stale_refused, t->token_regressions, t->max_gap_ms,
-               verdict_name(t->verdict), t->expected ? "" : "NOT AS EXPECTED: ", t->why);
-        for (int i = 0; o->verbose && i < t->n_steps; i++)
-            printf("      %8.3f s  %s\n", (double)(t->steps[i].at - t->began) / 1e9, t->steps[i].text);
+               ink(t->verdict == VERDICT_HELD, t->verdict == VERDICT_BROKE || t->verdict == VERDICT_FAILED),
+               verdict_name(t->verdict), ink(false, false), t->expected ? "" : "NOT AS EXPECTED: ", t->why);
+        for (int i = 0; o->verbose && i < t->n_steps; i++) print_step(t, &t->steps[i]);
     }
     fflush(stdout);
-}
-
-static void print_head(const struct options *o) {
-    if (!o->json)
-        printf("%-20s %-8s %5s %5s %6s %7s %5s %8s  %s\n", "scenario", "variant", "holds", "overl", "stale+", "refused",
-               "token", "gap ms", "verdict");
 }
 
 /* --- the round --- */
@@ -185,11 +211,13 @@ static int round_of(const void *options) {
     const struct options *o = options;
     struct story stories[VARIANTS * 64];
     int n = 0, code = LAB_OK;
-    print_head(o);
+    if (!o->verbose) print_head(o);
     for (int i = 0; scenarios[i] && !lab_interrupted; i++) {
         struct story three[VARIANTS];
         if (!wanted(scenarios[i], o)) continue;
+        print_words(scenarios[i], o);
         play_one(scenarios[i], o, three);
+        if (o->verbose && !o->json) printf("  What is true: %s\n", scenarios[i]->truth);
         for (int v = 0; v < VARIANTS; v++) {
             if (!o->only[v]) continue;
             if (!three[v].expected) code = LAB_FOUND;

@@ -49,7 +49,20 @@ masked() {
 @test "a story that needs servers is told by pawl-lab" {
     [ -n "${PAWL_TEST_REDIS:-}" ] || skip "no redis-server"
     run --separate-stderr -0 pawl demo stale-release
+    in_output "Release in a finally block"
     in_output "B has it"
+    [[ $output != *$'\e['* ]]
     grep -qE "^stale-release +plain .* broke" <<<"$output"
     grep -qE "^ +guarded .* held|^stale-release +guarded .* held" <<<"$output"
+}
+
+@test "colours are for a terminal, and not for who wants none" {
+    command -v script >/dev/null || skip "no script(1)"
+    run -0 env TERM=xterm script -qec "'${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}' demo" /dev/null
+    in_output $'\e[32mREFUSED\e[0m'
+    in_output $'\e[31maccepted\e[0m'
+    run -0 env TERM=xterm NO_COLOR=1 script -qec "'${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}' demo" /dev/null
+    [[ $output != *$'\e['* ]]
+    run -0 pawl demo
+    [[ $output != *$'\e['* ]]
 }

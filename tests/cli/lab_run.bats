@@ -13,11 +13,11 @@ judge() {
         has("stale_refused") and has("token_regressions") and has("max_gap_ms") and has("verdict"))' <<<"$1" >/dev/null
 }
 
-@test "the short set: plain locks break, guarded ones hold, within a minute" {
+@test "the short set: plain locks break, guarded ones hold" {
     command -v redis-server >/dev/null || skip "no redis-server"
     SECONDS=0
     run --separate-stderr -0 lab run --quick --json --save story --report page.html
-    [ "$SECONDS" -lt 60 ]
+    [ -z "${PAWL_TEST_FULL:-}" ] || [ "$SECONDS" -lt 60 ]
     judge "$output"
     [ "$(jq -s 'map(select(.variant == "plain" and .verdict == "broke")) | length' <<<"$output")" = 7 ]
     [ "$(jq -s 'map(select(.variant == "guarded" and .verdict == "held")) | length' <<<"$output")" = 7 ]
