@@ -120,7 +120,8 @@ PAWL_EXPORT int pawl_doctor(pawl_client *c, int64_t wait_ms, pawl_finding_fn *fn
     struct report report = {.fn = fn, .data = data};
     int code = pawl_connect(c, wait_ms, error);
     if (code) return code;
-    int64_t until_ns = clock_after_ms(client_now(c), wait_ms > 0 ? wait_ms : QUESTION_MS);
-    if (look_at_a_lock(c, until_ns, &report)) look_at_clocks(c, wait_ms, &report);
+    int64_t now = client_now(c), until_ns = clock_after_ms(now, wait_ms > 0 ? wait_ms : QUESTION_MS);
+    /* half of the time for a lock: if there is none, the service may say why */
+    if (look_at_a_lock(c, now + (until_ns - now) / 2, &report)) look_at_clocks(c, wait_ms, &report);
     return look_at_the_service(c, until_ns, &report, error);
 }

@@ -1,5 +1,6 @@
 #include "resolve.h"
 #include "clock.h"
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -152,4 +153,10 @@ enum bk_says resolve_connect(const char *host, int port, struct bk_until until, 
         else error_errno(error, PAWL_EUNREACHABLE, node, "cannot connect to %s", node);
     }
     return BK_FAULT;
+}
+
+bool resolve_is_loopback(const char *host) {
+    struct in6_addr six;
+    if (strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0) return true;
+    return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }

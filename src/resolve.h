@@ -16,4 +16,6 @@ struct resolved {
 enum bk_says resolve(const char *host, int port, struct bk_until until, struct resolved *ret, pawl_error *error);
 /* A connected, non-blocking, close-on-exec TCP socket with TCP_NODELAY: the first address that answers. */
 enum bk_says resolve_connect(const char *host, int port, struct bk_until until, int *ret_fd, pawl_error *error);
+/* A name or an address of this machine, as it is written: nothing is looked up. */
+bool resolve_is_loopback(const char *host);
 #endif

@@ -144,24 +144,19 @@ static enum bk_says advance_base(struct bk_session *s, uint64_t to, struct bk_un
     return BK_FAULT;
 }
 
-enum bk_says base_read(struct bk_session *s, struct bk_until until, struct base *ret, Pb__Header *ret_header,
-                       pawl_error *error) {
-    bool bad;
-    enum bk_says says = read_base(s, until, ret, ret_header, &bad, error);
-    return says == BK_YES && bad ? damaged(s, error) : says;
-}
-
 enum bk_says base_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                          pawl_error *error) {
     struct base base;
     Pb__Header header;
+    bool bad;
     if (s->bk->place.bare) {
         error_set(error, PAWL_EUNSUPPORTED, http2_node(s->h), "with token=revision the numbers are etcd's own");
         return BK_FAULT;
     }
     enum bk_says says = advance ? advance_base(s, to, until, error) : BK_YES;
-    if (says == BK_YES) says = base_read(s, until, &base, &header, error);
+    if (says == BK_YES) says = read_base(s, until, &base, &header, &bad, error);
     if (says != BK_YES) return says;
+    if (bad) return damaged(s, error);
     *ret = (struct bk_tokens){
         .since = (uint64_t)base.since, .last = (uint64_t)(base.base + header.revision), .clock_us = clock_wall_us()};
     snprintf(ret->stored, sizeof ret->stored, "cluster %" PRIx64 " term %" PRIu64, base.cluster, base.term);

@@ -2,7 +2,7 @@
  * here needs a right beyond those of a lock. */
 #include "clock.h"
 #include "etcd.h"
-#include <arpa/inet.h>
+#include "resolve.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 enum {
     ADVISED_TTL_S = 5,
     ANSWER_MS = 2000, /* for one endpoint: who needs longer is as good as down */
-    MANY_CHANGES = 3, /* of the leader, and more than one an hour */
     MEMBERS_MAX = 32,
     TEXT = 200
 };
@@ -30,6 +29,7 @@ struct health {
     char version[32], silent[TEXT], alarms[TEXT];
     int n_silent;
     int64_t slowest_us;
+    uint64_t first_term, last_term;
 };
 
 static void tell(const struct looking *l, const char *id, int level, const char *about, const char *seen,
@@ -65,6 +65,8 @@ static void note_status(struct health *h, const Pb__StatusResponse *status, int6
     h->mixed |= strncmp(h->version, status->version, sizeof h->version - 1) != 0;
     h->leaderless |= status->leader == 0;
     h->learner |= status->is_learner;
+    if (!h->first_term) h->first_term = status->header->raft_term;
+    h->last_term = status->header->raft_term;
     if (took_us > h->slowest_us) h->slowest_us = took_us;
     note_alarms(h, status);
 }
@@ -169,14 +171,23 @@ static void alarms(const struct looking *l, const struct health *h) {
          strstr(h->alarms, "CORRUPT") ? "replace that member" : "compact, defragment, then etcdctl alarm disarm");
 }
 
-static enum bk_says least_ttl(const struct looking *l, struct bk_until until, pawl_error *error) {
+/* What could not be asked is no reason to keep the rest back. */
+static void unseen(const struct looking *l, const char *id, const char *about, const pawl_error *error) {
+    tell(l, id, PAWL_LEVEL_UNSEEN, about, error->text, "", "");
+}
+
+static void least_ttl(const struct looking *l, struct bk_until until) {
     char seen[TEXT];
     int64_t left_ms = 0, wanted_ms = l->s->bk->ttl_ms;
     struct bk_life life = {.ttl_ms = 1000};
-    enum bk_says says = lease_begin(l->s, &life, until, &left_ms, error);
-    if (says == BK_YES) says = lease_end(l->s, &life, until, error) == BK_FAULT ? BK_FAULT : BK_YES;
+    pawl_error error = PAWL_ERROR_INIT;
+    enum bk_says says = lease_begin(l->s, &life, until, &left_ms, &error);
+    if (says == BK_YES) lease_end(l->s, &life, until, &error);
     lease_free(&life);
-    if (says != BK_YES) return says;
+    if (says != BK_YES) {
+        unseen(l, "E06", "ttl", &error);
+        return;
+    }
     bool raised = wanted_ms && wanted_ms < left_ms, brief = wanted_ms && wanted_ms < ADVISED_TTL_S * 1000;
     snprintf(seen, sizeof seen, "%" PRId64 " ms; this cluster keeps a lease for %" PRId64 " s at the least", wanted_ms,
              left_ms / 1000);
@@ -184,46 +195,38 @@ static enum bk_says least_ttl(const struct looking *l, struct bk_until until, pa
          raised ? "the ttl is raised to that: a dead holder keeps the lock for longer than you said"
                 : "a change of leader takes 2 to 3 s, in which nothing is renewed: the lock may be lost",
          raised ? "a shorter --election-timeout, or a ttl that says what is true" : "a ttl of 5 s or more");
-    return BK_YES;
 }
 
-/* The base of the tokens was written under a term; each change of leader is a term more, or some. When it was written
- * follows from what it was raised to (base.c). */
-static enum bk_says leader(const struct looking *l, struct bk_until until, pawl_error *error) {
+/* How often leaders changed in the past is told to nobody without the metrics of the members; what is seen is a change
+ * between the first question and the last. */
+static void leader(const struct looking *l, struct bk_until until, const struct health *h) {
     char seen[TEXT];
-    struct base base;
-    Pb__Header header;
-    enum bk_says says = base_read(l->s, until, &base, &header, error);
-    if (says != BK_YES || base.mod_revision == 0) return says;
-    int64_t written_us = base.since + 8 * (base.base + base.mod_revision - 1 - base.since);
-    int64_t minutes = (clock_wall_us() - written_us) / 60000000;
-    int64_t terms = (int64_t)(header.raft_term - base.term);
-    if (minutes < 0) minutes = 0;
-    snprintf(seen, sizeof seen, "%" PRId64 " elections in %" PRId64 " minutes", terms, minutes);
-    tell(l, "E07", bad(terms >= MANY_CHANGES && terms > minutes / 60, PAWL_LEVEL_WARNING), "leader", seen,
-         "in each of them nothing is renewed for 1 to 3 s",
+    struct health again = {0};
+    pawl_error error = PAWL_ERROR_INIT;
+    if (ask_status(l->s, until, &again, &error) != BK_YES || !h->first_term) {
+        unseen(l, "E07", "leader", &error);
+        return;
+    }
+    uint64_t elections = again.last_term > h->first_term ? again.last_term - h->first_term : 0;
+    snprintf(seen, sizeof seen, "term %" PRIu64 ", %" PRIu64 " elections while we looked", again.last_term, elections);
+    tell(l, "E07", bad(elections > 0, PAWL_LEVEL_WARNING), "leader", seen,
+         "it changes often, to be seen so: in each election nothing is renewed for 1 to 3 s",
          "slow disks or a slow network: etcd_disk_wal_fsync_duration_seconds; a longer --election-timeout");
-    return BK_YES;
 }
 
 /* --- the way there --- */
-
-static bool is_loopback(const char *host) {
-    struct in6_addr six;
-    if (strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0) return true;
-    return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
-}
 
 static void access_to(const struct looking *l) {
     const struct place *place = &l->s->bk->place;
     const char *far = NULL;
     for (size_t i = 0; i < place->n_hosts; i++)
-        if (!is_loopback(place->hosts[i].host)) far = place->hosts[i].host;
+        if (!resolve_is_loopback(place->hosts[i].host)) far = place->hosts[i].host;
     char seen[TEXT];
-    snprintf(seen, sizeof seen, "%s%.120s", place->tls ? "TLS, the server's certificate is verified" : "none",
-             far && !place->tls ? ", and the network is between: " : "");
-    if (far && !place->tls) append(seen, far);
-    tell(l, "E09", bad(far && !place->tls, PAWL_LEVEL_WARNING), "encryption", seen,
+    snprintf(seen, sizeof seen, "none, and the network is between: %.120s", far ? far : "");
+    tell(l, "E09", bad(far && !place->tls, PAWL_LEVEL_WARNING), "encryption",
+         place->tls ? "TLS, the server's certificate is verified"
+         : far      ? seen
+                    : "none, on this machine",
          "whoever is on the way reads the password and can answer in etcd's place", "etcds://, and cacert=");
     bool idle = place->user && !*l->s->token, open = !place->user && !place->tls_options.cert && far;
     tell(l, "E10", bad(idle || open, PAWL_LEVEL_WARNING), "login",
@@ -242,6 +245,7 @@ static void tokens(const struct looking *l) {
 }
 
 enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {
+    (void)error;
     const struct looking l = {s, find, data};
     struct health h = {0};
     ask_endpoints(&l, until, &h);
@@ -251,8 +255,8 @@ enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct
     quorum(&l, &h);
     endpoints(&l, &h);
     alarms(&l, &h);
-    enum bk_says says = least_ttl(&l, until, error);
-    if (says == BK_YES && !s->bk->place.bare) says = leader(&l, until, error);
+    least_ttl(&l, until);
+    leader(&l, until, &h);
     tokens(&l);
     access_to(&l);
     char seen[TEXT];
@@ -261,5 +265,5 @@ enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct
     tell(&l, "E11", bad(h.slowest_us / 1000 > ttl_ms / 20, PAWL_LEVEL_WARNING), "latency", seen,
          "that is much of the ttl: a slow moment may lose a lock that is held",
          "a longer ttl, or members that are nearer");
-    return says;
+    return BK_YES;
 }

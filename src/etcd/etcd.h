@@ -88,10 +88,6 @@ enum bk_says base_admit(struct bk_session *s, struct bk_until until, pawl_error 
 enum bk_says base_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                          pawl_error *error);
 
-/* As it stands; error and FAULT as base_tokens. */
-enum bk_says base_read(struct bk_session *s, struct bk_until until, struct base *ret, Pb__Header *ret_header,
-                       pawl_error *error);
-
 /* doctor.c */
 enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error);
 

@@ -70,6 +70,9 @@ void statements_free(struct bk *bk);
 extern const char statement_bare_wait[];
 
 /* session.c */
+/* Two connections try, free and try again the same lock: YES, FAULT with PAWL_EUNSAFE (it only pretends to lock), or what
+ * kept us from knowing. */
+enum bk_says session_exclusion(struct bk_session *s, struct bk_until until, pawl_error *error);
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);
 /* One without settings of its own, for single statements: a pooler may stand between. */
 enum bk_says session_bare(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);

@@ -296,7 +296,8 @@ static char ask_bool(struct bk_session *s, const char *function, const char *key
 }
 
 /* There are servers, and things between, that say yes to every lock. */
-static enum bk_says test_exclusion(struct bk *bk, struct bk_session *a, struct bk_until until, pawl_error *error) {
+enum bk_says session_exclusion(struct bk_session *a, struct bk_until until, pawl_error *error) {
+    struct bk *bk = a->bk;
     struct bk_session *b;
     int64_t number;
     char key[24], answers[6] = "";
@@ -323,7 +324,7 @@ enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_ses
     struct bk_session *s;
     enum bk_says says = connect_and_greet(bk, bk->tokens ? ADMITTED : GREETED, until, &s, error);
     if (says != BK_YES) return says;
-    if (bk->selftest && !atomic_load(&bk->tested)) says = test_exclusion(bk, s, until, error);
+    if (bk->selftest && !atomic_load(&bk->tested)) says = session_exclusion(s, until, error);
     if (says == BK_YES) {
         atomic_store(&bk->tested, true);
         *ret = s;

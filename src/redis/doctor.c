@@ -3,6 +3,7 @@
 #include "dial.h"
 #include "pawl.h"
 #include "redis.h"
+#include "resolve.h"
 #include "verdict.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -273,6 +274,26 @@ static enum bk_says look_at_rights(const struct looking *l, struct bk_until unti
     return BK_YES;
 }
 
+static void way_there(const struct looking *l) {
+    const struct place *place = &l->s->bk->place;
+    bool far = false;
+    for (size_t i = 0; i < place->n_hosts; i++) far |= !resolve_is_loopback(place->hosts[i].host);
+    tell(l, "R13", far && !place->tls ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "encryption",
+         place->tls ? "TLS, the server's certificate is verified"
+         : far      ? "none, and the network is between"
+                    : "none, on this machine",
+         "whoever is on the way reads the password and can answer in Redis' place", "rediss://, and cacert=");
+    tell(l, "R14", far && !place->password ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "login",
+         place->password ? "with a password" : "none", "whoever reaches it can remove any lock",
+         "a user of its own: pawl doctor --acl");
+    char seen[96];
+    if (!place->master) return;
+    snprintf(seen, sizeof seen, "the URL names %zu", place->n_hosts);
+    tell(l, "R15", place->n_hosts < 3 ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "sentinels", seen,
+         "when those are down nobody says where the primary is; two cannot outvote one that is cut off",
+         "three sentinels on different machines, all of them in the URL");
+}
+
 enum bk_says redis_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {
     AUTO_REPLY reply = NULL;
     s->wire.verb = "looking at";
@@ -290,6 +311,7 @@ enum bk_says redis_doctor(struct bk_session *s, bk_find *find, void *data, struc
     memory(&l);
     persistence(&l);
     clients(&l);
+    way_there(&l);
     says = settings(&l, until, error);
     if (says == BK_YES) says = wake_ups(&l, until, error);
     return says == BK_YES ? look_at_rights(&l, until, error) : says;

@@ -1,0 +1,119 @@
+# pawl doctor of etcd: clusters of its own, on the loopback.
+load helper
+setup() {
+    command -v etcd >/dev/null && command -v etcdctl >/dev/null || skip "no etcd here"
+    pawl_setup
+    cd "$BATS_TEST_TMPDIR"
+    PAWL=${PAWL_BIN:-$(readlink -f "$BATS_TEST_DIRNAME/../../build/cli/pawl")}
+    pids=()
+    export ETCDCTL_API=3
+}
+teardown() {
+    for pid in "${pids[@]}"; do kill -CONT "$pid"; kill -KILL "$pid" && wait "$pid" || true; done 2>/dev/null
+}
+
+# cluster N [OPTION...]: $url names all of them, $port[i] is the i-th, ${member[i]} its pid.
+cluster() {
+    local n=$1 i peers=() all=
+    shift
+    local data=$PWD/cluster${#pids[@]}-m
+    port=() member=() url=etcd://
+    for ((i = 0; i < n; i++)); do
+        port[i]=$(free_port) peers[i]=$(free_port)
+        all+="m$i=http://127.0.0.1:${peers[i]},"
+        url+="127.0.0.1:${port[i]},"
+    done
+    url=${url%,}
+    for ((i = 0; i < n; i++)); do
+        etcd --name "m$i" --data-dir "$data$i" --listen-client-urls "http://127.0.0.1:${port[i]}" \
+            --advertise-client-urls "http://127.0.0.1:${port[i]}" --listen-peer-urls "http://127.0.0.1:${peers[i]}" \
+            --initial-advertise-peer-urls "http://127.0.0.1:${peers[i]}" --initial-cluster "${all%,}" --log-level error "$@" \
+            >/dev/null 2>&1 3>&- &
+        member[i]=$!
+        pids+=($!)
+    done
+    for ((i = 0; i < n; i++)); do until_ok 60 ctl "$i" endpoint health; done
+}
+ctl() { etcdctl --endpoints "127.0.0.1:${port[$1]}" --command-timeout 30s "${@:2}"; } # MEMBER WORD...
+
+@test "a good cluster is fine; what the URL, the ttl and the parameters give up" {
+    cluster 3 --heartbeat-interval 300 --election-timeout 3000
+    planted "etcd: (nothing)" "" -w 60s "$url"
+    run -0 pawl doctor -w 60s "$url"
+    [[ ${lines[2]} == "ok      C01 a lock "*"E11 latency" ]]
+    in_output "cost    a lock: 1 key"
+    in_output "        etcdctl role grant-permission locks readwrite --prefix=true /pawl/"
+    run -0 pawl doctor --guarantees --json "$url"
+    [ "$(jq -r .kept <<<"$output" | tr '\n' ' ')" = "yes no yes - yes yes yes yes " ]
+    planted "etcd: the URL names one of three members" "E04 warning" -w 60s "etcd://127.0.0.1:${port[0]}"
+    planted "etcd: ttl 3 s, the cluster's least is 5 s" "+E06 warning" -w 60s -t 3s "$url"
+    planted "etcd: token=revision" "+E08 warning" -w 60s "$url?token=revision"
+    planted "etcd: a user, but authentication is off" "E10 warning" -w 60s "${url/etcd:\/\//etcd://app:secret@}"
+    planted "any: correctness is asked of what may grant twice" "C05 unsafe" -w 60s --for correctness "$url"
+    kill -KILL "${member[2]}"
+    planted "etcd: a member is down" "+E03 warning" -w 60s "$url"
+    kill -STOP "${member[1]}"
+    run --separate-stderr pawl doctor -w 8s "$url"
+    [ "$status" = 2 ] || [ "$status" = 120 ]
+    row "etcd: two of three members are down" "exit $status"
+}
+
+@test "one member, two members, a full store, a slow way" {
+    cluster 1 --quota-backend-bytes 400000
+    pawl run -u "$url" warm true
+    head -c 100000 /dev/zero | tr '\0' x >value
+    fill() { ctl 0 put k <value; ctl 0 alarm list | grep NOSPACE; }
+    until_ok 60 fill
+    planted "etcd: the space quota is used up" "+E05 unsafe" -w 20s "$url"
+    cluster 1
+    planted "etcd: one member" "E02 warning" -w 60s "$url"
+    planted "etcd: ttl 2 s" "+E06 warning" -w 60s -t 2s "$url"
+    slow_way "${port[0]}" 600
+    planted "etcd: a member that needs 0.6 s for an answer, ttl 10 s" "+E11 warning" -t 10s -w 60s "etcd://127.0.0.1:$slow"
+    cluster 2
+    planted "etcd: two members" "+E02 warning" -w 60s "$url"
+}
+
+@test "leaders that change" {
+    cluster 3 --heartbeat-interval 300 --election-timeout 3000
+    pawl run -u "$url" warm true
+    # for ever: whoever does not lead is to lead
+    while for i in 0 1 2; do
+        id=$(ctl "$i" endpoint status -w simple | cut -d, -f2)
+        for j in 0 1 2; do [ "$j" = "$i" ] || ctl "$j" move-leader $id || true; done
+    done; do :; done >/dev/null 2>&1 3>&- &
+    pids+=($!)
+    changes() { pawl doctor -w 60s --json "$url" | grep '"E07","level":"warning"'; }
+    until_ok 120 changes
+    row "etcd: the leader changes again and again" "E07 warning"
+}
+
+@test "logins and rights: those of --acl are enough" {
+    cluster 3 --heartbeat-interval 300 --election-timeout 3000
+    ctl 0 user add root:root
+    ctl 0 role add root
+    ctl 0 user grant-role root root
+    pawl doctor --acl "${url/etcd:\/\//etcd://app@}" | sed "s/etcdctl/& --endpoints 127.0.0.1:${port[0]}/g; s/user add app/&:secret/" >rights
+    [ "$(wc -l <rights)" = 3 ]
+    sh -e rights
+    ctl 0 auth enable
+    planted "etcd: (nothing; the rights of --acl and no more)" "" -w 60s "${url/etcd:\/\//etcd://app:secret@}"
+    refused 120 "etcd: a wrong password" "authentication failed" "${url/etcd:\/\//etcd://app:wrong@}"
+    planted "etcd: a login is needed, and none is given" "+C01 unsafe" -w 20s "$url"
+    planted "etcd: no right to another prefix" "+C01 unsafe" -w 20s "${url/etcd:\/\//etcd://app:secret@}/other/"
+}
+
+@test "over a network without TLS" {
+    [ "$(id -u)" = 0 ] && command -v ip >/dev/null && unshare -n true 2>/dev/null || skip "needs root and network namespaces"
+    unshare -n bash -uc "ip link set lo up; ip address add 10.99.0.1/32 dev lo
+        etcd --data-dir far --listen-client-urls http://10.99.0.1:2379 --advertise-client-urls http://10.99.0.1:2379 \
+            --listen-peer-urls http://127.0.0.1:2380 >/dev/null 2>&1 3>&- &
+        for i in {1..600}; do etcdctl --endpoints 10.99.0.1:2379 endpoint health 2>/dev/null && break; sleep 0.1; done
+        '$PAWL' doctor --json -w 60s etcd://10.99.0.1 >all
+        kill -KILL \$!; wait \$!" || true
+    [ "$(jq -r '"\(.id) \(.level)"' all | grep -v ' ok$' | tr '\n' ' ')" = "E02 warning E09 warning E10 warning " ]
+    row "etcd: another host, no TLS" "E09 warning"
+    row "etcd: another host, no login" "E10 warning"
+}
+
+@test "the table" { rows 14; }
