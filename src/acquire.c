@@ -173,11 +173,13 @@ PAWL_EXPORT int pawl_release(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     if (was == LOCK_PENDING || was == LOCK_FAILED) return PAWL_OK;
     bool over = !l->granted;
     char *why = was == LOCK_LOST && l->end_text ? strdup(l->end_text) : NULL;
-    if (was == LOCK_HELD && lock_safe_until(l) <= client_now(c))
+    int64_t safe_until = lock_safe_until(l);
+    if (was == LOCK_HELD && safe_until != LIFE_ENDLESS && safe_until <= client_now(c))
         observe(l, PAWL_LOST, PAWL_ELOST, "released after its deadline");
     if (wait_ms > 0 && l->granted) {
         code = release_now(l, wait_ms, error);
-        over = (code == PAWL_OK || code == PAWL_ELOST) && client_now(c) >= l->in_flight_until_ns;
+        over = (code == PAWL_OK || code == PAWL_ELOST) &&
+               (!l->in_flight_until_ns || client_now(c) >= l->in_flight_until_ns);
     }
     if (was == LOCK_LOST)
         code = error_set(error, PAWL_ELOST, NULL, "the lock was lost%s%s", why ? ": " : "", why ? why : "");

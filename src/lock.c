@@ -68,7 +68,8 @@ int lock_new(pawl_client *c, const char *name, const pawl_acquire_options *given
     int code = check_arguments(c, name, &o, error);
     if (code) return code;
     size_t length = strlen(name);
-    pawl_lock *l = calloc(1, sizeof *l + length + 1);
+    pawl_lock *l = malloc(sizeof *l + length + 1); /* calloc would not take the one freed last */
+    if (l) memset(l, 0, sizeof *l);
     if (l && o.label && !(l->about = malloc(ABOUT_SIZE))) {
         free(l);
         l = NULL;
@@ -364,9 +365,8 @@ static void give_back(pawl_lock *l, struct session *s, bool waits, bool holds, b
     session_return(c, s, broken);
 }
 
-static int ask(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *error) {
+static int ask(pawl_lock *l, int64_t now, int64_t question_ms, int cancel_fd, pawl_error *error) {
     pawl_client *c = l->client;
-    int64_t now = client_now(c);
     struct bk_until until = {
         .at_ns = earlier(clock_after_ms(now, question_ms), later(l->give_up_ns, clock_after_ms(now, ANSWER_GRACE_MS))),
         .cancel_fd = cancel_fd};
@@ -433,7 +433,7 @@ int lock_step(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *erro
     }
     if (now >= l->give_up_ns && l->contact) return lock_busy(l, false, error);
     if (!woken && now < l->ask_at_ns) return STEP_WAIT;
-    return ask(l, question_ms, cancel_fd, error);
+    return ask(l, now, question_ms, cancel_fd, error);
 }
 
 int64_t lock_next_step_ns(const pawl_lock *l) {

@@ -79,7 +79,7 @@ static void count(pawl_lock *l, int type, int code) {
 
 void observe_end(pawl_lock *l) {
     stop_waiting(l);
-    stop_holding(l, client_now(l->client));
+    if (l->seen.held) stop_holding(l, client_now(l->client));
 }
 
 void observe(pawl_lock *l, int type, int code, const char *text) {

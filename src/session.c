@@ -46,12 +46,13 @@ static void drop_locked(pawl_client *c, struct session *s) {
 }
 
 static struct session *idle_locked(pawl_client *c, enum session_want want) {
-    int64_t now = client_now(c);
+    bool connected = c->be->caps.session_bound || c->be->caps.life != BK_LIFE_NONE; /* else nobody can hang up */
+    int64_t now = connected ? client_now(c) : 0;
     for (struct session *s = c->sessions, *next; s; s = next) {
         next = s->next;
         if (s->busy || s->dead || s->doubt || s->wanted || (want == SESSION_EMPTY && s->holds > 0)) continue;
         if (c->be->caps.session_bound && s->holds >= c->be->caps.per_session) continue;
-        if (s->holds == 0 && now - s->idle_since_ns > IDLE_CHECK_NS && hung_up(c, s)) {
+        if (connected && s->holds == 0 && now - s->idle_since_ns > IDLE_CHECK_NS && hung_up(c, s)) {
             drop_locked(c, s);
             continue;
         }

@@ -169,8 +169,9 @@ static bool current(struct place *place) {
         return statx(counter->fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink > 0;
     dev_t dev;
     ino_t ino;
+    int64_t size;
     counter->looked_ns = now;
-    return place_inode(place->fd, COUNTER_FILE, &dev, &ino) && ino == counter->ino && dev == counter->dev;
+    return place_inode(place->fd, COUNTER_FILE, &dev, &ino, &size) && ino == counter->ino && dev == counter->dev;
 }
 
 /* Locks the file that the name leads to now, and reads it. */

@@ -132,7 +132,7 @@ static void record(struct lockfile *file, const struct bk_claim *claim, uint64_t
                         .token = token,
                         .since_ms = clock_wall_us() / 1000,
                         .order = file->arrival};
-    snprintf(slot.about, sizeof slot.about, "%s", claim->about ? claim->about : "");
+    if (claim->about) memcpy(slot.about, claim->about, strnlen(claim->about, sizeof slot.about - 1));
     lockfile_record(file, claim->name, claim->name_len, &slot);
 }
 
@@ -140,7 +140,7 @@ static void record(struct lockfile *file, const struct bk_claim *claim, uint64_t
 static void put_aside(struct bk_session *session, struct lockfile *file) {
     if (session->spare.fd >= 0) lockfile_close(&session->spare);
     memcpy(&session->spare, file, lockfile_size(file)); /* it may be no longer than that */
-    session->spare.seen = false;
+    session->spare.seen = false;                        /* others may write into it until it is taken again */
     session->spare_forks = atomic_load(&forks);
     file->fd = -1;
 }
@@ -217,9 +217,12 @@ static enum bk_says begin(struct bk_session *session, struct bk_claim *claim, bo
         if (!take_spare(session, claim, &file) &&
             lockfile_open(session->place, claim->name, claim->name_len, &file, error))
             return BK_FAULT;
+        int64_t size = file.size;
         int busy = lockfile_try(&file, claim->shared);
         if (busy < 0) return failed(session, &file, errno, error);
-        if (lockfile_current(session->place, &file))
+        bool current = lockfile_current(session->place, &file);
+        if (file.headed && file.size == size) file.seen = true; /* whoever copies over a file changes its size */
+        if (current)
             return busy ? queue_up(session, claim, &file, queue, ret_busy, error)
                         : grant(session, claim, &file, until, ret, error);
         give_back(&file);
@@ -280,7 +283,7 @@ static enum bk_says release(struct bk_session *session, struct bk_grant *const g
 static enum bk_says prove(struct bk_session *session, const struct bk_grant *held, struct bk_until until,
                           pawl_error *error) {
     (void)until, (void)error;
-    const struct lockfile *file = held->of;
+    struct lockfile *file = held->of;
     return file->fd >= 0 && lockfile_current(session->place, file) ? BK_YES : BK_NO;
 }
 

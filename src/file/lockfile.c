@@ -68,6 +68,7 @@ static int inspect(const struct place *place, struct lockfile *file, pawl_error 
     if (code) return code;
     file->dev = st.st_dev;
     file->ino = st.st_ino;
+    file->size = st.st_size;
     file->headed = st.st_size > 0;
     if (file->headed && !lockfile_headed(file->fd))
         return errno ? place_errno(place, file->file, "read the lock file", error) : foreign(place, file->file, error);
@@ -110,14 +111,14 @@ void lockfile_close(struct lockfile *file) {
     file->fd = -1;
 }
 
-bool lockfile_current(const struct place *place, const struct lockfile *file) {
+bool lockfile_current(const struct place *place, struct lockfile *file) {
     char path[PATH_MAX]; /* place_open saw to it that it fits */
     dev_t dev;
     ino_t ino;
     memcpy(path, place->dir, place->dir_length);
     path[place->dir_length] = '/';
     strcpy(path + place->dir_length + 1, file->file);
-    return place_inode(AT_FDCWD, path, &dev, &ino) && dev == file->dev && ino == file->ino;
+    return place_inode(AT_FDCWD, path, &dev, &ino, &file->size) && dev == file->dev && ino == file->ino;
 }
 
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error) {
@@ -129,8 +130,9 @@ int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_erro
 
 int lockfile_try(struct lockfile *file, bool shared) {
     struct flock queue = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = QUEUE, .l_len = QUEUE_END - QUEUE};
-    if (fcntl(file->fd, F_OFD_GETLK, &queue) != 0) return -1;
-    if (queue.l_type != F_UNLCK) return 1;
+    bool alone = file->headed && file->size <= HEAD_SIZE + SLOT_SIZE; /* nobody has ever waited for it */
+    if (!alone && fcntl(file->fd, F_OFD_GETLK, &queue) != 0) return -1;
+    if (!alone && queue.l_type != F_UNLCK) return 1;
     if (flock(file->fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return 0;
     return errno == EWOULDBLOCK ? 1 : -1;
 }

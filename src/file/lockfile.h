@@ -27,6 +27,7 @@ struct lockfile {
     int fd;
     dev_t dev;
     ino_t ino;
+    int64_t size;    /* when it was looked at last */
     bool headed;     /* has pawl's head; otherwise it is empty */
     int slot;        /* ours in the ring; 0: none */
     bool seen;       /* to have pawl's head, a moment ago */
@@ -65,7 +66,7 @@ int lockfile_wait(struct lockfile *file, bool shared);
 void lockfile_leave(struct lockfile *file); /* leaves the queue */
 
 /* Still the file that its path leads to? */
-bool lockfile_current(const struct place *place, const struct lockfile *file);
+bool lockfile_current(const struct place *place, struct lockfile *file); /* looks at its size, too */
 /* After locking: the file may have been written, or given away, since it was opened. */
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error);
 

@@ -314,11 +314,12 @@ int place_openat(const struct place *place, const char *file, int flags) {
         openat(place->fd, file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600));
 }
 
-bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino) {
+bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino, int64_t *ret_size) {
     struct statx st;
-    if (statx(fd, path, AT_SYMLINK_NOFOLLOW, STATX_INO, &st) != 0) return false;
+    if (statx(fd, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_SIZE, &st) != 0) return false;
     *ret_dev = makedev(st.stx_dev_major, st.stx_dev_minor);
     *ret_ino = st.stx_ino;
+    *ret_size = (int64_t)st.stx_size;
     return true;
 }
 
