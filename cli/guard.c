@@ -70,7 +70,8 @@ struct writing {
 #define WRITING_SEQ "  --seq N         rule seq: the number of this write, rising within a grant\n"
 #define WRITING_EXIT                                                                                                   \
     "119 another lock's token, a damaged one, or none; 120 no access;\n"                                               \
-    "121 stale: a later holder was here; 124 others kept it locked; 125 usage.\n"
+    "121 stale: a later holder was here; 124 other writers kept the\n"                                                 \
+    "resource locked all the time (10 s); 125 usage.\n"
 
 /* 0, or the exit code after a complaint. */
 static int fill(const struct writing *w, const char *resource, pawl_guard_write *ret) {

@@ -21,7 +21,7 @@ enum { ANSWER_WITHIN_MS = 30000, ARGUMENTS_MAX = 32, REPLY_MAX = 4 << 20 };
 
 const char *answer_name(enum answer answer) {
     static const char *const names[] = {"accepted", "stale",          "wrong lock", "damaged",
-                                        "no token", "no such record", "broken"};
+                                        "no token", "no such record", "broken",     "not reached"};
     return names[answer];
 }
 
@@ -44,6 +44,13 @@ struct run_of {
 static enum answer broken(struct subject *subject, const char *what, const char *detail) {
     snprintf(subject->broken, sizeof subject->broken, "%s%s%.400s", what, detail ? ": " : "", detail ? detail : "");
     return BROKEN;
+}
+
+/* Whatever is wrong there, it is no promise that was broken. */
+static enum answer away(struct subject *subject, const char *text) {
+    snprintf(subject->broken, sizeof subject->broken, "%.500s", text);
+    subject->away = true;
+    return AWAY;
 }
 
 static bool launch(struct subject *subject, const char *const *arguments, struct run_of *ret) {
@@ -188,6 +195,8 @@ static enum answer of_code(struct subject *subject, int code, const pawl_error *
     case PAWL_GDAMAGED: return DAMAGED;
     case PAWL_GNORECORD: return NO_RECORD;
     case PAWL_GNOTOKEN: return NO_TOKEN;
+    case PAWL_EUNREACHABLE:
+    case PAWL_EDENIED: return away(subject, error->text);
     default: return broken(subject, pawl_strerror(code), error->text);
     }
 }

@@ -14,12 +14,22 @@
 #define PAWL_CLI_GUARD_SUBJECT_H
 #include "guard.h"
 
-enum answer { ACCEPTED, STALE, WRONG_LOCK, DAMAGED, NO_TOKEN, NO_RECORD, BROKEN };
+enum answer {
+    ACCEPTED,
+    STALE,
+    WRONG_LOCK,
+    DAMAGED,
+    NO_TOKEN,
+    NO_RECORD,
+    BROKEN,
+    AWAY /* a service that does not answer */
+};
 
 struct subject {
     char *const *program; /* with its first arguments, ended by NULL; NULL: */
     const char *url;
-    char broken[512]; /* what happened at the last BROKEN */
+    char broken[512]; /* what happened at the last BROKEN, or AWAY */
+    bool away;        /* one was AWAY: nothing can be said of this guard */
 };
 
 struct question {

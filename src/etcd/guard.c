@@ -9,10 +9,12 @@
 #include "etcd.h"
 #include "guard/record_file.h"
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define PAUSE_MS 50
 #define RECORD_MAX (1400 << 10) /* etcd takes requests of 1.5 MiB unless told otherwise */
 
 extern const struct backend *const pawl_backend;
@@ -71,7 +73,7 @@ static int failed(struct guard_store *store, enum bk_says says, const pawl_error
 
 static int ask_txn(struct guard_store *store, const Pb__TxnRequest *request, struct bk_until until, bool reads,
                    Pb__TxnResponse **ret, pawl_error *error) {
-    for (int i = 0;; i++) {
+    for (;;) {
         pawl_error own = PAWL_ERROR_INIT;
         bool fresh = !store->session;
         if (fresh && pawl_backend->connect(store->bk, until, &store->session, &own) != BK_YES) {
@@ -82,8 +84,10 @@ static int ask_txn(struct guard_store *store, const Pb__TxnRequest *request, str
         enum bk_says says = txn(store->session, request, until, ret, &own);
         if (says == BK_YES) return PAWL_OK;
         int code = failed(store, says, &own, error);
-        /* a connection that died while it was idle: what surely did nothing is asked again on a new one */
-        if (fresh || store->session || i > 0 || (says != BK_FAULT && !reads)) return code;
+        /* A connection that died, or a member that is silent: what surely did nothing is asked again on a new one. */
+        bool again = !store->session && (says == BK_FAULT || reads);
+        if (!again || clock_now_ns() >= until.at_ns) return code;
+        if (fresh) poll(NULL, 0, PAUSE_MS);
     }
 }
 

@@ -245,12 +245,27 @@ static int postgresql_guard_install(struct guard_store *store, int rule, int64_t
                      store->session->node, there, values[0]);
 }
 
+/* A table or a column that is not there is the user's: the schema answered already. */
 static int postgresql_guard_protect(struct guard_store *store, const char *table, const char *expression,
                                     int64_t until_ns, pawl_error *error) {
+    AUTO_RESULT layout = NULL;
     AUTO_RESULT result = NULL;
     struct bk_until until = {until_ns, -1};
     const char *values[] = {table, expression};
-    return ask_sql(store, "SELECT pawl.protect($1::text::regclass, $2)", 2, values, table, until, &result, error);
+    pawl_error own = PAWL_ERROR_INIT;
+    int code = ask_sql(store, "SELECT layout, 'pawl.protect(regclass,text)'::regprocedure FROM pawl.meta", 0, NULL,
+                       table, until, &layout, error);
+    if (code) return code;
+    code = ask_sql(store, "SELECT pawl.protect($1::text::regclass, $2)", 2, values, table, until, &result, &own);
+    if (code != PAWL_EUNSAFE) error_copy(error, &own);
+    else {
+        char *blame = strstr(own.text, ": pawl is not installed there");
+        error_set(error, code = PAWL_EINVALID, own.node,
+                  "%.*s; is '%s' the table's name, with its schema, and in double "
+                  "quotes where SQL wants them?",
+                  blame ? (int)(blame - own.text) : 400, own.text, table);
+    }
+    return code;
 }
 
 static const struct guard_kind guard_postgresql = {.scheme = "postgresql",

@@ -115,8 +115,15 @@ setup() {
         INSERT INTO accounts VALUES ('9021', 'ana', 1000); COMMIT\""
     [ "$(sql -c "SELECT balance FROM accounts")" = 1000 ]
     run --separate-stderr -125 pawl guard install "$PAWL_TEST_POSTGRESQL" --resource x
-    run --separate-stderr pawl guard install "$PAWL_TEST_POSTGRESQL" --protect nonesuch
-    [[ $status -ne 0 && $stderr == *nonesuch* ]]
+    run --separate-stderr -125 pawl guard install "$PAWL_TEST_POSTGRESQL" --protect nonesuch # the user's mistake
+    [[ $stderr == *'"nonesuch" does not exist'*"the table's name"* && $stderr != *"pawl init"* ]]
+    run --separate-stderr -125 pawl guard install "$PAWL_TEST_POSTGRESQL" --protect accounts --resource nonesuch
+    [[ $stderr == *'"nonesuch" does not exist'* && $stderr != *"pawl init"* ]]
+    # tables of that name that pawl did not make: not the user's mistake
+    sql -c "CREATE DATABASE foreigner"
+    psql -qX -c "CREATE SCHEMA pawl; CREATE TABLE pawl.guarded (x int)" -h 127.0.0.1 -p "$PAWL_TEST_POSTGRESQL_PORT" -U postgres foreigner
+    run --separate-stderr -119 pawl guard put "${PAWL_TEST_POSTGRESQL%/*}/foreigner" r --lock l --token 1796043852633178 <<<x
+    [[ $stderr == *"pawl init"* ]]
     # by the printed text, in a database that pawl has never seen
     sql -c "CREATE DATABASE other"
     pawl guard install "$PAWL_TEST_POSTGRESQL" --protect "it's" --resource "'o''' || owner" --print >install.sql
@@ -145,4 +152,11 @@ setup() {
     redis-cli -p "$PAWL_TEST_REDIS_PORT" ACL SETUSER guardian -hset
     run --separate-stderr -120 pawl guard put "$url" rights --token 7 <<<b
     [[ $stderr == *"lacks"* ]]
+}
+
+@test "a service that is away is no broken promise: 120" {
+    for url in redis://127.0.0.1:1 etcd://127.0.0.1:1 postgresql://127.0.0.1:1/x; do
+        run --separate-stderr -120 pawl guard test "$url"
+        [[ $stderr == *"refused"*"Not tested"* && $output != *"broken"* ]]
+    done
 }

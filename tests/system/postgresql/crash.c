@@ -18,21 +18,12 @@
 /* Nothing is written to disk but by commits. */
 #define SETTINGS "autovacuum = off\nwal_writer_delay = 10s\n"
 
-static struct server primary, siblings[2];
-
-static int group_setup(void **state) {
-    (void)state;
-    server_start_postgres(&primary, SETTINGS);
-    sql_install(primary.url);
-    return 0;
-}
+static struct server siblings[2];
 
 static int group_teardown(void **state) {
-    (void)state;
     server_stop(&siblings[0]);
     server_stop(&siblings[1]);
-    server_stop(&primary);
-    return 0;
+    return sql_group_teardown(state);
 }
 
 static int64_t token(const struct server *s, const char *parameters) {
@@ -273,5 +264,6 @@ int main(void) {
         cmocka_unit_test(test_restored_dump),
         cmocka_unit_test(test_two_siblings_promoted_in_turn),
     };
-    return cmocka_run_group_tests_name("crash", tests, group_setup, group_teardown);
+    sql_settings = SETTINGS;
+    return cmocka_run_group_tests_name("crash", tests, sql_group_setup, group_teardown);
 }

@@ -14,21 +14,8 @@
 
 #include <cmocka.h>
 
-static struct server primary, pooler;
+static struct server pooler;
 static PGconn *a, *b; /* two workers */
-
-static int group_setup(void **state) {
-    (void)state;
-    server_start_postgres(&primary, "");
-    sql_install(primary.url);
-    return 0;
-}
-
-static int group_teardown(void **state) {
-    (void)state;
-    server_stop(&primary);
-    return 0;
-}
 
 static int set_up(void **state) {
     (void)state;
@@ -488,5 +475,5 @@ int main(void) {
                                        T(test_refusals_are_kept),
                                        T(test_behind_pgbouncer),
                                        T(test_c)};
-    return cmocka_run_group_tests_name("guard", tests, group_setup, group_teardown);
+    return cmocka_run_group_tests_name("guard", tests, sql_group_setup, sql_group_teardown);
 }

@@ -17,17 +17,9 @@
 
 #include <cmocka.h>
 
-static struct server primary;
-
 static int group_setup(void **state) {
     (void)state;
     server_start_postgres(&primary, "");
-    return 0;
-}
-
-static int group_teardown(void **state) {
-    (void)state;
-    server_stop(&primary);
     return 0;
 }
 
@@ -250,5 +242,5 @@ int main(void) {
         cmocka_unit_test(test_who_uses_cannot_change),
         cmocka_unit_test(test_advance_and_open_transactions),
     };
-    return cmocka_run_group_tests_name("install", tests, group_setup, group_teardown);
+    return cmocka_run_group_tests_name("install", tests, group_setup, sql_group_teardown);
 }

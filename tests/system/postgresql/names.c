@@ -14,21 +14,6 @@
 
 #include <cmocka.h>
 
-static struct server primary;
-
-static int group_setup(void **state) {
-    (void)state;
-    server_start_postgres(&primary, "");
-    sql_install(primary.url);
-    return 0;
-}
-
-static int group_teardown(void **state) {
-    (void)state;
-    server_stop(&primary);
-    return 0;
-}
-
 static pawl_client *client(const char *url) {
     pawl_client *c;
     pawl_error error = PAWL_ERROR_INIT;
@@ -252,5 +237,5 @@ int main(void) {
         cmocka_unit_test(test_encodings),
         cmocka_unit_test(test_environment),
     };
-    return cmocka_run_group_tests_name("names", tests, group_setup, group_teardown);
+    return cmocka_run_group_tests_name("names", tests, sql_group_setup, sql_group_teardown);
 }

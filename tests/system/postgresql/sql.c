@@ -8,6 +8,22 @@
 
 #include <cmocka.h>
 
+struct server primary;
+const char *sql_settings = "";
+
+int sql_group_setup(void **state) {
+    (void)state;
+    server_start_postgres(&primary, sql_settings);
+    sql_install(primary.url);
+    return 0;
+}
+
+int sql_group_teardown(void **state) {
+    (void)state;
+    server_stop(&primary);
+    return 0;
+}
+
 PGconn *sql_dial(int port, const char *more) {
     char where[256];
     snprintf(where, sizeof where, "host=127.0.0.1 port=%d user=postgres dbname=postgres connect_timeout=5 %s", port,

@@ -6,6 +6,12 @@
 #include <libpq-fe.h>
 #include <stdint.h>
 
+/* A server with pawl installed for all tests of a program; sql_settings: lines of its configuration, said before. */
+extern struct server primary;
+extern const char *sql_settings;
+int sql_group_setup(void **state);
+int sql_group_teardown(void **state);
+
 /* more: further keywords of libpq, or "". */
 PGconn *sql_dial(int port, const char *more);
 /* The first column of the first row, "" for NULL or none, "-SQLSTATE text" for an error. The caller frees it. */

@@ -16,21 +16,6 @@
 
 #include <cmocka.h>
 
-static struct server primary;
-
-static int group_setup(void **state) {
-    (void)state;
-    server_start_postgres(&primary, "autovacuum = off\nwal_writer_delay = 10s\nmax_worker_processes = 8\n");
-    sql_install(primary.url);
-    return 0;
-}
-
-static int group_teardown(void **state) {
-    (void)state;
-    server_stop(&primary);
-    return 0;
-}
-
 /* What a planner may be told to do. */
 static const char *const planners[] = {
     "RESET ALL",
@@ -270,5 +255,6 @@ int main(void) {
         cmocka_unit_test(test_admission_by_many),
         cmocka_unit_test(test_clocks_too_far_apart),
     };
-    return cmocka_run_group_tests_name("tokens", tests, group_setup, group_teardown);
+    sql_settings = "autovacuum = off\nwal_writer_delay = 10s\nmax_worker_processes = 8\n";
+    return cmocka_run_group_tests_name("tokens", tests, sql_group_setup, sql_group_teardown);
 }

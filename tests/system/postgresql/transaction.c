@@ -16,20 +16,7 @@
 
 #include <cmocka.h>
 
-static struct server primary, pooler;
-
-static int group_setup(void **state) {
-    (void)state;
-    server_start_postgres(&primary, "");
-    sql_install(primary.url);
-    return 0;
-}
-
-static int group_teardown(void **state) {
-    (void)state;
-    server_stop(&primary);
-    return 0;
-}
+static struct server pooler;
 
 static int teardown(void **state) {
     (void)state;
@@ -387,5 +374,5 @@ int main(void) {
         cmocka_unit_test(test_c_a_silent_server),
         cmocka_unit_test_teardown(test_c_behind_pgbouncer, teardown),
     };
-    return cmocka_run_group_tests_name("transaction", tests, group_setup, group_teardown);
+    return cmocka_run_group_tests_name("transaction", tests, sql_group_setup, sql_group_teardown);
 }
