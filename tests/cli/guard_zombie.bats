@@ -30,7 +30,7 @@ let_go() {
 @test "a stopped holder wakes up: its write is stale, the resource unchanged" {
     for url in "${kinds[@]}"; do
         name=acct-${url%%:*}
-        hold 300ms "$name"
+        hold 3s "$name"
         printf 1000 | pawl guard put "$url" balance --lock "$name" --token "$token"
         kill -STOP "$holder"
         run -0 pawl run -w 20s "$name" -- sh -c 'printf 2500 | "$0" guard put "$1" balance --by "worker 2"; echo "$PAWL_TOKEN"' "$bin" "$url"
@@ -47,7 +47,7 @@ let_go() {
 @test "sealed by the new holder: the old one is refused although the new one has not written" {
     for url in "${kinds[@]}"; do
         name=seal-${url%%:*}
-        hold 300ms "$name"
+        hold 3s "$name"
         printf old | pawl guard put "$url" acct --lock "$name" --token "$token"
         kill -STOP "$holder"
         run --separate-stderr -121 pawl run -w 20s --seal "$url#acct" "$name" -- \

@@ -15,9 +15,10 @@ pawl_setup() {
     : >"$PAWL_CONFIG"
 }
 
-# until_ok SECONDS COMMAND...: asks until COMMAND succeeds; fails when the time is over.
+# until_ok SECONDS COMMAND...: asks until COMMAND succeeds; fails when the time (20 s at the least: the machine may stand
+# still meanwhile) is over.
 until_ok() {
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + ($1 > 20 ? $1 : 20)))
     shift
     while ! "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -le "$end" ] || { echo "gave up waiting for: $*" && return 1; }

@@ -9,7 +9,7 @@ start_hold() {
     pid=$HOLD_PID out=${HOLD[0]} in=${HOLD[1]}
 }
 next_event() { # EVENT: the next line is that event; it is in $line
-    read -rt 10 line <&"$out" || { echo "no event; wanted $1" && return 1; }
+    read -rt 20 line <&"$out" || { echo "no event; wanted $1" && return 1; }
     [ "$(jq -r .event <<<"$line")" = "$1" ] || { echo "wanted $1, got $line" && return 1; }
 }
 ends() { # CODE: the hold ends so
@@ -155,7 +155,7 @@ close_stdin() { exec {in}>&-; }
     mkfifo "$BATS_TEST_TMPDIR/fifo"
     "${PAWL_BIN:-pawl}" hold n 3>&- < <(exec sleep 20) > >(read -r line; echo "$line" >"$BATS_TEST_TMPDIR/fifo") &
     pid=$!
-    read -rt 10 line <"$BATS_TEST_TMPDIR/fifo"
+    read -rt 20 line <"$BATS_TEST_TMPDIR/fifo"
     [ "$(jq -r .event <<<"$line")" = held ]
     kill -TERM "$pid"
     ends 125

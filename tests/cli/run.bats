@@ -101,17 +101,17 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
 }
 
 @test "a run of a lock that an ancestor holds says so and does not wait for ever" {
-    run --separate-stderr -125 timeout 5 "$PAWL" run outer "$PAWL" run inner "$PAWL" run outer touch ran
+    run --separate-stderr -125 timeout 20 "$PAWL" run outer "$PAWL" run inner "$PAWL" run outer touch ran
     in_stderr "pawl: outer: this process already runs under this lock"
     [ ! -e ran ]
-    run -0 timeout 5 "$PAWL" run -s n "$PAWL" run -s n echo both
+    run -0 timeout 20 "$PAWL" run -s n "$PAWL" run -s n echo both
     [ "$output" = both ]
-    run -125 timeout 5 "$PAWL" run -s n "$PAWL" run n touch ran
-    run -0 timeout 5 "$PAWL" run a "$PAWL" run b echo inner
+    run -125 timeout 20 "$PAWL" run -s n "$PAWL" run n touch ran
+    run -0 timeout 20 "$PAWL" run a "$PAWL" run b echo inner
     # left behind by a holder that is gone: it may
     chain=$(pawl run n sh -c 'echo "$PAWL_LOCK"')
-    PAWL_LOCK=$chain run -0 timeout 5 "$PAWL" run n echo free
-    PAWL_LOCK="no sense, at,all" run -0 timeout 5 "$PAWL" run n echo free
+    PAWL_LOCK=$chain run -0 timeout 20 "$PAWL" run n echo free
+    PAWL_LOCK="no sense, at,all" run -0 timeout 20 "$PAWL" run n echo free
 }
 
 @test "a run of the same directory by another spelling is nested as well" {
@@ -195,7 +195,7 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     wait "$waiter" && code=0 || code=$?
     [ "$code" = 143 ]
     let_go
-    run -0 pawl run -w 2 n echo next
+    run -0 pawl run -w 20 n echo next
     [ ! -e never ]
 }
 
@@ -215,7 +215,7 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
 @test "timeout(1) ends what the command started as well" {
     for _ in 1 2 3 4; do
         rm -f pids
-        run --separate-stderr -124 timeout 0.4 "$PAWL" run n bash -c \
+        run --separate-stderr -124 timeout 2 "$PAWL" run n bash -c \
             'for s in 31 32; do sleep $s >/dev/null 2>&1 3>&- & echo $! >>pids; done; wait'
         [ -z "$stderr" ]
         while read -r p; do gone "$p"; done <pids
@@ -249,11 +249,11 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     run -0 bash -c "echo hi | '$PAWL' run n cat"
     [ "$output" = hi ]
     # the reader sees the end although the command goes on
-    run -0 timeout 5 bash -c "'$PAWL' run n sh -c 'exec >&-; until [ -e eof ]; do sleep 0.02; done' | { cat; touch eof; }"
+    run -0 timeout 20 bash -c "'$PAWL' run n sh -c 'exec >&-; until [ -e eof ]; do sleep 0.02; done' | { cat; touch eof; }"
     # the writer sees that nobody reads
-    run -0 timeout 5 bash -c "{ yes 2>/dev/null; touch epipe; } | '$PAWL' run n sh -c 'exec <&-; until [ -e epipe ]; do sleep 0.02; done'"
+    run -0 timeout 20 bash -c "{ yes 2>/dev/null; touch epipe; } | '$PAWL' run n sh -c 'exec <&-; until [ -e epipe ]; do sleep 0.02; done'"
     # and so it is for any other descriptor
-    run -0 timeout 5 bash -c "'$PAWL' run n sh -c 'exec 8>&-; until [ -e eof8 ]; do sleep 0.02; done' 8>&1 >/dev/null | { cat; touch eof8; }"
+    run -0 timeout 20 bash -c "'$PAWL' run n sh -c 'exec 8>&-; until [ -e eof8 ]; do sleep 0.02; done' 8>&1 >/dev/null | { cat; touch eof8; }"
 }
 
 @test "signal dispositions and masks pass through; ignored SIGCHLD does not hide the status" {
@@ -283,10 +283,10 @@ os.execv(sys.argv[1], ["pawl", "run", "n", "sh", "-c", "sh -c \"exit 3\"; exit $
 }
 
 @test "--max-hold ends a command that hangs: TERM, then KILL after the grace" {
-    run --separate-stderr -122 timeout 10 "$PAWL" run --max-hold 0.3 n bash -c 'trap "touch told; exit 0" TERM; while :; do read -rt 0.05 <> <(:); done'
+    run --separate-stderr -122 timeout 30 "$PAWL" run --max-hold 2 n bash -c 'trap "touch told; exit 0" TERM; while :; do read -rt 0.05 <> <(:); done'
     [ -e told ]
     in_stderr "held for as long as --max-hold allows"
-    run --separate-stderr -122 timeout 10 "$PAWL" run --max-hold 0.2 --grace 0.2 n bash -c 'trap "" TERM; setsid sleep 77 3>&- & echo $! >left; while :; do read -rt 0.05 <> <(:); done'
+    run --separate-stderr -122 timeout 30 "$PAWL" run --max-hold 2 --grace 0.2 n bash -c 'trap "" TERM; setsid sleep 77 3>&- & echo $! >left; while :; do read -rt 0.05 <> <(:); done'
     gone "$(cat left)"
     run -0 pawl run --max-hold 1h n true
 }

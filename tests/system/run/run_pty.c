@@ -282,7 +282,7 @@ static void test_hang_up(void **state) {
     shell(options);
     hang_up();
     pty_close(&t);
-    assert_true(server_until(hup_seen, NULL, 5000));
+    assert_true(server_until(hup_seen, NULL, 20000));
     FILE *file = fopen("hup", "r");
     assert_non_null(file);
     size_t n = fread(line, 1, sizeof line, file);
@@ -348,7 +348,7 @@ static void test_waiting(void **state) {
 /* The hold goes on while the command is stopped: longer than the ttl, with and without tostop, and with messages. */
 static void renewed_while_stopped(const char *prepare, const char *more) {
     char options[192];
-    snprintf(options, sizeof options, "-u %s -t 600ms %s", redis.url, more);
+    snprintf(options, sizeof options, "-u %s -t 3s %s", redis.url, more);
     shell(options);
     pty_line(&t, "%s", prepare);
     pty_prompt(&t);
@@ -358,7 +358,7 @@ static void renewed_while_stopped(const char *prepare, const char *more) {
     assert_true(before && *before);
     pty_type(&t, "\032");
     pty_expect(&t, "Stopped");
-    pty_idle(&t, 2000);
+    pty_idle(&t, 4500);
     char *after = server_redis(redis.port, "GET pawl:n");
     assert_string_equal(before, after);
     free(before);
@@ -395,7 +395,7 @@ static void test_blocked_terminal(void **state) {
     shell(options);
     pty_line(&t, "rm -f pid; read x; $P sh -c 'echo $$ >pid; trap : TERM; while :; do sleep 0.05; done'");
     pty_type(&t, "\023\r"); /* ^S: the -v message that it is held finds the terminal blocked */
-    assert_true(server_until(pid_written, NULL, 5000));
+    assert_true(server_until(pid_written, NULL, 20000));
     free(server_redis(redis.port, "DEL pawl:n"));
     char command[256];
     snprintf(command, sizeof command, "timeout 5 sh -c 'while kill -0 $(cat %s/pid) 2>/dev/null; do sleep 0.02; done'",

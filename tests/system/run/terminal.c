@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { PATIENCE_MS = 8000 };
+enum { PATIENCE_MS = 20000 };
 
 void pty_open(struct pty *pty) {
     *pty = (struct pty){.fd = -1};
