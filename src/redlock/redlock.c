@@ -410,6 +410,7 @@ static const struct backend redlock_backend = {
     .prove = redlock_prove,
     .end = redlock_end,
     .records = redlock_records,
+    .doctor = redlock_doctor,
     .tokens = redlock_tokens,
     .init = redlock_init,
     .hub_open = hub_open,

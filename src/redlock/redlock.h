@@ -105,6 +105,18 @@ enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *erro
 enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until,
                             struct bk_tokens *ret, pawl_error *error);
 
+/* What an instance keeps, and its clock; heard_us: ours when that came. Its peer is noted, too. */
+struct looked {
+    bool came;
+    uint64_t ttl_ms; /* the longest that it knows */
+    int64_t clock_us, heard_us;
+};
+void seed_look(struct bk_session *s, struct bk_until until, struct looked ret[PEERS_MAX]);
+
+/* --- doctor.c --- */
+
+enum bk_says redlock_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error);
+
 /* --- look.c --- */
 
 enum bk_says redlock_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,

@@ -29,7 +29,7 @@ struct step { /* one question of seed.lua, and its answers */
     struct answer {
         bool came, done, knows;       /* knows: it has its numbers, whether it votes already or not */
         uint64_t floor, base, ttl_ms; /* the longest that it knows */
-        int64_t clock_us;
+        int64_t clock_us, heard_us;
         char mark[MARK_SIZE], epoch[EPOCH_CHARS + 1];
     } answers[PEERS_MAX];
 };
@@ -52,6 +52,7 @@ static void hear(struct step *step, int i, const redisReply *r) {
     uint64_t ttl_ms = whole ? value_number(meta->str + 167, 8) : 0,
              before_ms = whole ? value_number(meta->str + 176, 8) : 0;
     a->ttl_ms = ttl_ms > before_ms ? ttl_ms : before_ms;
+    a->heard_us = clock_wall_us();
     a->clock_us = strtoll(r->element[3]->str, NULL, 10);
     snprintf(a->mark, sizeof a->mark, "%s", r->element[4]->str);
     snprintf(a->epoch, sizeof a->epoch, "%.*s", EPOCH_CHARS, whole ? meta->str + 34 : "");
@@ -227,6 +228,17 @@ void seed(struct bk_session *s, struct bk_until until) {
     adopt_all(s);
     look_on(s, until);
     s->seed_ns = clock_after_ms(clock_now_ns(), random_between(20, 500)); /* of two who try, one is first then */
+}
+
+void seed_look(struct bk_session *s, struct bk_until until, struct looked ret[PEERS_MAX]) {
+    struct step step = {.s = s, .what = "L", .patient = true};
+    int64_t most_ns = clock_after_ms(clock_now_ns(), BEGIN_MS);
+    if (until.at_ns > most_ns) until.at_ns = most_ns;
+    ask(&step, everybody(s), until);
+    for (int i = 0; i < s->bk->n; i++) {
+        const struct answer *a = &step.answers[i];
+        ret[i] = (struct looked){a->came, a->ttl_ms, a->clock_us, a->heard_us};
+    }
 }
 
 void round_level(struct bk_session *s, peers behind) {
