@@ -219,9 +219,9 @@ static void test_settings_of_the_role(void **state) {
     pawl_client *a = client_of(url, 0), *b = client_of(url, 0);
     pawl_lock *held = hold(a, "hurried"), *lock;
     assert_int_equal(take(b, "hurried", 1500, &lock), PAWL_ETIMEOUT);
-    must(pawl_verify(held, 2000, &holding_error));
+    must(pawl_verify(held, 10000, &holding_error));
     let_go(held);
-    must(take(b, "hurried", 2000, &lock));
+    must(take(b, "hurried", 10000, &lock));
     let_go(lock);
     pawl_close(a);
     pawl_close(b);
@@ -245,7 +245,7 @@ static void test_without_tokens(void **state) {
         assert_int_equal(pawl_token(held), 0);
         assert_int_equal(take(b, name, 1500, &lock), PAWL_ETIMEOUT); /* one slice of a second ends in it */
         let_go(held);
-        must(take(b, name, 2000, &held));
+        must(take(b, name, 10000, &held));
         pawl_acquire_options options = PAWL_ACQUIRE_INIT;
         must(pawl_acquire_start(a, name, &options, NULL, &lock, &holding_error));
         for (int64_t end = clock_now_ns() + 10 * NS_PER_S; advisory(server.port, false) == 0 && clock_now_ns() < end;)
@@ -279,7 +279,7 @@ static void test_what_others_see(void **state) {
     options.label = "nightly run";
     must(pawl_open(server.url, &options, &a, &holding_error));
     pawl_lock *held = hold(a, "shown"), *lock;
-    must(pawl_inspect(b, "shown", 2000, look, &seen, &holding_error));
+    must(pawl_inspect(b, "shown", 10000, look, &seen, &holding_error));
     assert_true(seen);
     assert_int_equal(take(b, "shown", 0, &lock), PAWL_EBUSY);
     char pid[16];

@@ -2,6 +2,7 @@
  * restart and over the promotion of a standby that had missed the last of them. */
 #include "clock.h"
 #include "pawl.h"
+#include "ran.h"
 #include "server.h"
 #include "sql.h"
 #include <poll.h>
@@ -37,7 +38,7 @@ static pawl_lock *take(pawl_client *c, const char *name, int64_t wait_ms) {
 
 static int64_t token(const char *url) {
     pawl_client *c = client(url);
-    pawl_lock *lock = take(c, "n", 5000);
+    pawl_lock *lock = take(c, "n", 10000);
     int64_t n = pawl_token(lock);
     assert_int_equal(pawl_release(lock, 2000, NULL), PAWL_OK);
     pawl_close(c);
@@ -72,7 +73,7 @@ static void test_not_installed_is_said(void **state) {
     c = client(url);
     pawl_lock *lock = take(c, "n", 0);
     assert_int_equal(pawl_token(lock), 0);
-    assert_int_equal(pawl_release(lock, 1000, NULL), PAWL_OK);
+    assert_int_equal(pawl_release(lock, 10000, NULL), PAWL_OK);
     pawl_close(c);
 }
 
@@ -103,12 +104,12 @@ static void test_loss_is_noticed_at_once(void **state) {
     assert_int_equal(pawl_remaining_ms(lock), PAWL_FOREVER);
     assert_int_equal(
         number(&primary, "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'"), 1);
-    assert_true(lost_within(lock, 2000));
+    assert_true(lost_within(lock, 10000));
     pawl_error error = PAWL_ERROR_INIT;
-    assert_int_equal(pawl_release(lock, 1000, &error), PAWL_ELOST);
-    lock = take(c, "n", 5000); /* the client lives on */
+    assert_int_equal(pawl_release(lock, 10000, &error), PAWL_ELOST);
+    lock = take(c, "n", 10000); /* the client lives on */
     server_kill(&primary, SIGQUIT);
-    assert_true(lost_within(lock, 5000));
+    assert_true(lost_within(lock, 10000));
     pawl_release(lock, 0, NULL);
     pawl_close(c);
     server_run(&primary);
@@ -124,14 +125,14 @@ static void test_a_cancelled_wait_leaves_no_trace(void **state) {
     pawl_lock *held = take(a, "n", 0), *lock;
     pawl_acquire_options o = PAWL_ACQUIRE_INIT;
     pawl_error error = PAWL_ERROR_INIT;
-    o.wait_ms = 300;
-    int64_t began = clock_now_ns();
+    o.wait_ms = 1000;
+    int64_t began = ran_ns();
     assert_int_equal(pawl_acquire(b, "n", &o, &lock, &error), PAWL_ETIMEOUT);
-    assert_true(clock_now_ns() - began < 2000 * NS_PER_MS);
-    assert_true(server_until(nobody_waits, &primary, 3000));
-    assert_int_equal(pawl_release(held, 1000, NULL), PAWL_OK);
+    assert_true(ran_ns() - began < 2000 * NS_PER_MS);
+    assert_true(server_until(nobody_waits, &primary, 20000));
+    assert_int_equal(pawl_release(held, 10000, NULL), PAWL_OK);
     lock = take(b, "n", 0);
-    assert_int_equal(pawl_release(lock, 1000, NULL), PAWL_OK);
+    assert_int_equal(pawl_release(lock, 10000, NULL), PAWL_OK);
     assert_int_equal(number(&primary, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 0);
     pawl_close(a);
     pawl_close(b);
@@ -154,7 +155,7 @@ static void test_waiting_writes_nothing_into_the_log(void **state) {
     assert_int_equal(fscanf(after, "%d", &after_lines), 1);
     pclose(after);
     assert_int_equal(after_lines, lines);
-    pawl_release(held, 1000, NULL);
+    pawl_release(held, 10000, NULL);
     pawl_close(a);
     pawl_close(b);
 }
@@ -181,8 +182,8 @@ static void test_a_killed_holder_frees(void **state) {
     assert_int_equal(pawl_acquire(c, "n", &o, &lock, &error), PAWL_EBUSY);
     kill(holder, SIGKILL);
     waitpid(holder, NULL, 0);
-    lock = take(c, "n", 3000);
-    pawl_release(lock, 1000, NULL);
+    lock = take(c, "n", 10000);
+    pawl_release(lock, 10000, NULL);
     pawl_close(c);
     close(ready[0]);
     close(ready[1]);
@@ -227,8 +228,8 @@ static void test_promotion(void **state) {
     pawl_lock *twice =
         take(new_side, "held", 0); /* the lock table of the new primary is empty: the promise table says so */
     assert_true(pawl_token(twice) > pawl_token(held));
-    pawl_release(twice, 1000, NULL);
-    pawl_release(held, 1000, NULL);
+    pawl_release(twice, 10000, NULL);
+    pawl_release(held, 10000, NULL);
     pawl_close(new_side);
     pawl_close(old_side);
 }
@@ -250,7 +251,7 @@ static void test_a_pooler_is_refused(void **state) {
     c = client(url);
     pawl_lock *lock = take(c, "n", 0);
     assert_true(pawl_token(lock) > 0);
-    assert_int_equal(pawl_release(lock, 1000, NULL), PAWL_OK);
+    assert_int_equal(pawl_release(lock, 10000, NULL), PAWL_OK);
     pawl_close(c);
 }
 

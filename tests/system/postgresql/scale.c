@@ -108,7 +108,7 @@ static void test_a_full_lock_table(void **state) {
     assert_int_equal(code, PAWL_EUNREACHABLE);
     assert_non_null(strstr(holding_error.text, "53200"));
     assert_non_null(strstr(holding_error.text, "max_locks_per_transaction"));
-    assert_int_equal(take(client, "waiting", 700, &lock), PAWL_EUNREACHABLE);
+    assert_int_equal(take(client, "waiting", 1500, &lock), PAWL_EUNREACHABLE);
     assert_int_equal(sql_number(look, ADVISORY), all + n - 100); /* nothing else is held, and nothing is lost */
     for (int i = 0; i < n; i++) assert_int_equal(pawl_check(locks[i]), PAWL_OK);
     PQfinish(others);
@@ -147,8 +147,8 @@ static void test_no_connection_is_left(void **state) {
     assert_non_null(strstr(holding_error.text, "53300"));
     assert_non_null(strstr(holding_error.text, "max_connections"));
     assert_int_equal(take(late, "free", 500, &lock), PAWL_EUNREACHABLE);
-    let_go(hold(client, "free"));                                        /* who has a connection goes on */
-    assert_int_equal(take(client, "theirs", 700, &lock), PAWL_ETIMEOUT); /* also where it has to wait */
+    let_go(hold(client, "free"));                                         /* who has a connection goes on */
+    assert_int_equal(take(client, "theirs", 1500, &lock), PAWL_ETIMEOUT); /* also where it has to wait */
     pawl_acquire_options options = PAWL_ACQUIRE_INIT;
     pawl_event event = PAWL_EVENT_INIT;
     must(pawl_acquire_start(client, "theirs", &options, NULL, &lock, &holding_error));

@@ -242,12 +242,12 @@ static void test_c_neither_begins_nor_ends(void **state) {
     assert_int_equal(PQtransactionStatus(a), PQTRANS_INTRANS);
     sql_does(b, "BEGIN");
     assert_int_equal(c_lock(b, "zażółć", 0, &later, &error), PAWL_EBUSY); /* whatever the encodings */
-    assert_int_equal(c_lock(b, "zażółć", 100, &later, &error), PAWL_ETIMEOUT);
+    assert_int_equal(c_lock(b, "zażółć", 1000, &later, &error), PAWL_ETIMEOUT);
     assert_int_equal(PQtransactionStatus(b), PQTRANS_INTRANS); /* it goes on */
     assert_int_equal(later, 0);
     sql_does(a, "COMMIT");
     PQsetnonblocking(b, 1);
-    assert_int_equal(c_lock(b, "zażółć", 1000, &later, &error), PAWL_OK);
+    assert_int_equal(c_lock(b, "zażółć", 10000, &later, &error), PAWL_OK);
     assert_int_equal(PQisnonblocking(b), 1);
     PQsetnonblocking(b, 0);
     assert_true(later > token);
@@ -338,9 +338,9 @@ static void test_c_behind_pgbouncer(void **state) {
     sql_does(a, "BEGIN");
     assert_int_equal(c_lock(a, "n", 0, &token, &error), PAWL_OK);
     sql_does(b, "BEGIN");
-    assert_int_equal(c_lock(b, "n", 100, &later, &error), PAWL_ETIMEOUT);
+    assert_int_equal(c_lock(b, "n", 1000, &later, &error), PAWL_ETIMEOUT);
     sql_does(a, "COMMIT");
-    assert_int_equal(c_lock(b, "n", 1000, &later, &error), PAWL_OK);
+    assert_int_equal(c_lock(b, "n", 10000, &later, &error), PAWL_OK);
     assert_true(later > token);
     sql_does(b, "COMMIT");
     assert_int_equal(c_lock(b, "n", 0, &later, &error), PAWL_EINVALID);
