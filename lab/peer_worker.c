@@ -90,9 +90,16 @@ static pawl_client *client;
 static const char *key;
 static pawl_error error = PAWL_ERROR_INIT;
 
-static void cycle_once(void) {
+static void cycle_once(const char *name) {
     pawl_lock *lock;
-    if (pawl_acquire(client, key, NULL, &lock, &error) || pawl_release(lock, 5000, &error)) die("%s", error.text);
+    if (pawl_acquire(client, name, NULL, &lock, &error) || pawl_release(lock, 5000, &error)) die("%s", error.text);
+}
+
+/* The client's thread runs, and the service knows its scripts: a lock that nobody else wants. */
+static void warm_up(void) {
+    char name[300];
+    snprintf(name, sizeof name, "%.200s:warm:%d", key, (int)getpid());
+    cycle_once(name);
 }
 
 static void cycle(int64_t stop) {
@@ -100,7 +107,7 @@ static void cycle(int64_t stop) {
     double cpu = cpu_s();
     int64_t begin = now_ns(), t = begin, next;
     for (; t < stop; t = next) {
-        cycle_once();
+        cycle_once(key);
         next = now_ns();
         samples_add(&samples, next - t);
     }
@@ -186,7 +193,8 @@ int main(void) {
     int prepared = pawl_init(client, 30000, &error);
     if (prepared && prepared != PAWL_EUNSUPPORTED) die("%s", error.text);
     if (pawl_connect(client, 5000, &error)) die("%s", error.text);
-    for (int64_t end = now_ns() + 50000000; strcmp(mode, "cycle") == 0 && now_ns() < end;) cycle_once();
+    for (int64_t end = now_ns() + 50000000; strcmp(mode, "cycle") == 0 && now_ns() < end;) cycle_once(key);
+    if (strcmp(mode, "handoff") == 0) warm_up();
     puts("ready");
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) return 1;

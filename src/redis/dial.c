@@ -56,17 +56,17 @@ enum bk_says dial_place(const struct place *p, size_t i, struct bk_until until, 
     return p->socket_path ? open_socket(p, ret, error) : dial_host(p, &p->hosts[i], until, ret, error);
 }
 
-static enum bk_says greeted(struct bk *bk, enum bk_says says, struct bk_until until, struct wire *w,
-                            char ret_run_id[41], pawl_error *error) {
+static enum bk_says greeted(struct bk *bk, enum bk_says says, const char *channel, struct bk_until until,
+                            struct wire *w, char ret_run_id[41], pawl_error *error) {
     if (says != BK_YES) return says;
-    says = greet_server(&bk->place, w, until, ret_run_id, error);
+    says = greet_server(&bk->place, w, channel, until, ret_run_id, error);
     if (says != BK_YES) wire_close(w, true);
     return says;
 }
 
 /* Whichever sentinels name, if it says itself that it is the primary. */
-static enum bk_says dial_master(struct bk *bk, struct bk_until until, struct wire *ret, char ret_run_id[41],
-                                struct watch *watch, pawl_error *error) {
+static enum bk_says dial_master(struct bk *bk, const char *channel, struct bk_until until, struct wire *ret,
+                                char ret_run_id[41], struct watch *watch, pawl_error *error) {
     char address[256];
     struct url_host master = {.host = address};
     pawl_error own = PAWL_ERROR_INIT;
@@ -75,7 +75,7 @@ static enum bk_says dial_master(struct bk *bk, struct bk_until until, struct wir
     strcpy(address, watch->address);
     master.port = watch->port;
     place_map(&bk->place, address, &master.port);
-    says = greeted(bk, dial_host(&bk->place, &master, until, ret, &own), until, ret, ret_run_id, &own);
+    says = greeted(bk, dial_host(&bk->place, &master, until, ret, &own), channel, until, ret, ret_run_id, &own);
     if (says == BK_YES) return BK_YES;
     error_set(error, own.code, own.node, "sentinel %s says that '%s' is at %s:%d: %.330s", watch->wire.node,
               bk->place.master, watch->address, watch->port, own.text);
@@ -83,15 +83,15 @@ static enum bk_says dial_master(struct bk *bk, struct bk_until until, struct wir
     return says;
 }
 
-enum bk_says dial(struct bk *bk, struct bk_until until, struct wire *ret, char ret_run_id[41], struct watch *watch,
-                  pawl_error *error) {
+enum bk_says dial(struct bk *bk, const char *channel, struct bk_until until, struct wire *ret, char ret_run_id[41],
+                  struct watch *watch, pawl_error *error) {
     size_t n = bk->place.socket_path ? 1 : bk->place.n_hosts;
     enum bk_says says = BK_FAULT;
-    if (bk->place.master) return dial_master(bk, until, ret, ret_run_id, watch, error);
+    if (bk->place.master) return dial_master(bk, channel, until, ret, ret_run_id, watch, error);
     for (size_t i = 0; i < n; i++) {
         pawl_error one = PAWL_ERROR_INIT;
         struct bk_until each = dial_share(until, n - i);
-        says = greeted(bk, dial_place(&bk->place, i, each, ret, &one), each, ret, ret_run_id, &one);
+        says = greeted(bk, dial_place(&bk->place, i, each, ret, &one), channel, each, ret, ret_run_id, &one);
         if (says == BK_YES) return BK_YES;
         error_copy(error, &one);
         if (one.code == PAWL_ECANCELLED) break;

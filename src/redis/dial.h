@@ -22,9 +22,9 @@ enum bk_says dial_host(const struct place *p, const struct url_host *h, struct b
 /* An even share of the time, of which n are wanted. */
 struct bk_until dial_share(struct bk_until until, size_t n);
 /* The primary: authenticated, database selected, role and version checked. watch: only needed with sentinels; NULL
- * else. */
-enum bk_says dial(struct bk *bk, struct bk_until until, struct wire *ret, char ret_run_id[41], struct watch *watch,
-                  pawl_error *error);
+ * else. channel: as of greet_server. */
+enum bk_says dial(struct bk *bk, const char *channel, struct bk_until until, struct wire *ret, char ret_run_id[41],
+                  struct watch *watch, pawl_error *error);
 
 /* --- sentinel.c --- */
 

@@ -223,7 +223,7 @@ static void look_at_channel(const struct looking *l, struct bk_until until, stru
     struct wire wire;
     struct watch watch = {.wire.fd = -1};
     char run_id[41], channel[PREFIX_MAX + 32], pattern[PREFIX_MAX + 8];
-    if (dial(bk, until, &wire, run_id, &watch, NULL) != BK_YES) return;
+    if (dial(bk, NULL, until, &wire, run_id, &watch, NULL) != BK_YES) return;
     snprintf(channel, sizeof channel, "%s%%w:0000000000000000", bk->place.prefix);
     snprintf(pattern, sizeof pattern, "&%s*", bk->place.prefix);
     static const char *const names[] = {"+publish", "+subscribe"};

@@ -101,10 +101,11 @@ enum bk_says greet_hear(const struct place *p, const struct wire *w, const redis
     return BK_FAULT;
 }
 
-enum bk_says greet_server(const struct place *p, struct wire *w, struct bk_until until, char ret_run_id[41],
-                          pawl_error *error) {
+enum bk_says greet_server(const struct place *p, struct wire *w, const char *channel, struct bk_until until,
+                          char ret_run_id[41], pawl_error *error) {
     struct greeting g = {.next = 0};
     greet_ask(p, w);
+    if (channel) wire_words(w, (const char *const[]){"SUBSCRIBE", channel, NULL});
     enum bk_says says = wire_flush(w, until, error) == BK_YES ? BK_NO : BK_FAULT;
     while (says == BK_NO) {
         AUTO_REPLY reply = NULL;

@@ -19,7 +19,7 @@ enum bk_says greet_reply(struct wire *w, struct bk_until until, redisReply **ret
 void greet_ask(const struct place *p, struct wire *w);
 enum bk_says greet_hear(const struct place *p, const struct wire *w, const redisReply *reply, struct greeting *g,
                         pawl_error *error);
-/* All of it. */
-enum bk_says greet_server(const struct place *p, struct wire *w, struct bk_until until, char ret_run_id[41],
-                          pawl_error *error);
+/* All of it. channel: NULL, or it is subscribed to in the same breath, and the answer to that is still to be read. */
+enum bk_says greet_server(const struct place *p, struct wire *w, const char *channel, struct bk_until until,
+                          char ret_run_id[41], pawl_error *error);
 #endif

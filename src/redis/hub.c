@@ -57,17 +57,11 @@ static void end(struct hub *h, bool quiet) {
 }
 
 /* SUBSCRIBE is answered before anybody queues, so that no message can be missed. */
-static enum bk_says subscribe(struct bk *bk, struct hub *h, struct bk_until until, pawl_error *error) {
+static enum bk_says subscribed(struct hub *h, struct bk_until until, pawl_error *error) {
     AUTO_REPLY reply = NULL;
-    struct args a = {.n = 0};
-    char channel[PREFIX_MAX + 24];
-    snprintf(channel, sizeof channel, "%s%%w:%s", bk->place.prefix, bk->client_id);
     h->wire.verb = "subscribing to wake-ups";
     h->wire.name = "";
-    arg_text(&a, "SUBSCRIBE");
-    arg_text(&a, channel);
-    enum bk_says says = wire_ask(&h->wire, &a, until, &reply, error);
-    if (says != BK_YES) return BK_FAULT;
+    if (wire_reply(&h->wire, until, &reply, error) != BK_YES) return BK_FAULT;
     if (reply->type == REDIS_REPLY_ERROR) {
         verdict(&h->wire, reply->str, error);
         return BK_FAULT;
@@ -78,11 +72,12 @@ static enum bk_says subscribe(struct bk *bk, struct hub *h, struct bk_until unti
 enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
     struct hub *h = calloc(1, sizeof *h);
     struct watch watch = {.wire.fd = -1};
-    char run_id[41];
+    char run_id[41], channel[PREFIX_MAX + 24];
     if (!h) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
+    snprintf(channel, sizeof channel, "%s%%w:%s", bk->place.prefix, bk->client_id);
     h->wire.fd = -1;
     h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     h->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -90,9 +85,9 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
     if (bk->kick_fd < 0) bk->kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (h->epoll_fd < 0 || h->timer_fd < 0 || bk->kick_fd < 0)
         error_errno(error, PAWL_EINTERNAL, NULL, "cannot make descriptors");
-    else says = dial(bk, until, &h->wire, run_id, &watch, error);
+    else says = dial(bk, channel, until, &h->wire, run_id, &watch, error);
     watch_end(&watch, false);
-    if (says == BK_YES) says = subscribe(bk, h, until, error);
+    if (says == BK_YES) says = subscribed(h, until, error);
     if (says == BK_YES && (!watch_fd(h, h->wire.fd) || !watch_fd(h, h->timer_fd) || !watch_fd(h, bk->kick_fd))) {
         error_errno(error, PAWL_EINTERNAL, NULL, "cannot watch descriptors");
         says = BK_FAULT;

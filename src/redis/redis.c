@@ -412,7 +412,7 @@ static enum bk_says redis_connect(struct bk *bk, struct bk_until until, struct b
     enum bk_says says = BK_FAULT;
     if (bk->place.master && !(s->watch = malloc(sizeof *s->watch)))
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
-    else says = dial(bk, until, &s->wire, run_id, &watch, error);
+    else says = dial(bk, NULL, until, &s->wire, run_id, &watch, error);
     if (says != BK_YES) {
         free(s->watch);
         free(s);
