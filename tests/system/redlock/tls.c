@@ -107,7 +107,7 @@ static void test_hung_handshake(void **state) {
         int64_t start_ns = ran_ns();
         if (pawl_connect(c, 10000, &error)) fail_msg("%s", error.text);
         int64_t ms = (ran_ns() - start_ns) / NS_PER_MS;
-        if (ms < 250 || ms >= 1000) fail_msg("instance %d hung: %lld ms to connect", hung, (long long)ms);
+        if (ms >= 1000) fail_msg("instance %d hung: %lld ms to connect", hung, (long long)ms);
         must_release(must_take(c, "hung"));
         proxy_freeze(way[hung], false);
         int64_t end_ns = clock_after_ms(clock_now_ns(), 30000); /* and it takes part again */
