@@ -59,7 +59,7 @@ static void event_after_waiting(void **state) {
 static void event_of_a_failure(void **state) {
     struct suite *suite = *state;
     pawl_client *a = call_open(suite), *b = call_open(suite);
-    pawl_lock *held = call_acquire(a, "event-fail", 0), *lock = start(b, "event-fail", 200, 0, NULL);
+    pawl_lock *held = call_acquire(a, "event-fail", 0), *lock = start(b, "event-fail", 1500, 0, NULL);
     pawl_event event = next_event(b, AWAIT_MS);
     assert_int_equal(event.type, PAWL_FAILED);
     assert_int_equal(event.code, PAWL_ETIMEOUT);
