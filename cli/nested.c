@@ -7,21 +7,48 @@
 #include "run.h"
 #include "tree.h"
 #include "url.h"
+#include <ctype.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The URL without secrets, and a directory spelled one way only: file:/a/../b, or a link to it, is file:/b. NULL: no
- * memory. */
-static char *where_it_lives(const char *url) {
-    struct url *parsed;
-    char *shown = shown_url(url), *dir = NULL, *spelled = NULL, real[PATH_MAX];
-    if (!shown || strncmp(shown, "file:", 5) != 0 || url_parse(shown, &parsed, NULL)) return shown;
-    if (asprintf(&dir, "%s%s", parsed->authority ? "/" : "", parsed->path) < 0) dir = NULL;
+static char *spell_file(const struct url *url) {
+    char *dir = NULL, *spelled = NULL, real[PATH_MAX];
+    if (asprintf(&dir, "%s%s", url->authority ? "/" : "", url->path) < 0) dir = NULL;
     if (dir && realpath(dir, real) && asprintf(&spelled, "file:%s", real) < 0) spelled = NULL;
     free(dir);
+    return spelled;
+}
+
+static char *spell_redis(const struct url *url) {
+    char *spelled = NULL;
+    size_t length;
+    const char *prefix = url_param(url, "prefix");
+    FILE *to = open_memstream(&spelled, &length);
+    if (!to) return NULL;
+    fputs("redis://", to);
+    for (size_t i = 0; i < url->n_hosts; i++) {
+        fputs(i ? "," : "", to);
+        for (const char *c = url->hosts[i].host; *c; c++) fputc(tolower((unsigned char)*c), to);
+        fprintf(to, ":%d", url->hosts[i].port ? url->hosts[i].port : 6379);
+    }
+    fprintf(to, "/%s", *url->path ? url->path : "0");
+    fprintf(to, "?prefix=%s", prefix ? prefix : "pawl:");
+    if (fclose(to) == 0) return spelled;
+    free(spelled);
+    return NULL;
+}
+
+/* The URL without secrets, and spelled one way only: file:/a/../b, or a link to it, is file:/b; redis://HOST is
+ * redis://host:6379/0, whatever user and timeouts it names. NULL: no memory. */
+static char *where_it_lives(const char *url) {
+    struct url *parsed;
+    char *shown = shown_url(url), *spelled = NULL;
+    if (!shown || url_parse(url, &parsed, NULL)) return shown;
+    if (strcmp(parsed->scheme, "file") == 0) spelled = spell_file(parsed);
+    if (strcmp(parsed->scheme, "redis") == 0 && parsed->n_hosts) spelled = spell_redis(parsed);
     url_free(parsed);
     if (!spelled) return shown;
     free(shown);

@@ -83,7 +83,8 @@ static int report_lost(const struct run *run, const struct run_result *result) {
                  (int)result->cmd, told, gone);
     else if (result->cmd)
         snprintf(fate, sizeof fate, "; %.32s (pid %d) got KILL at %s", command_name(run), (int)result->cmd, gone);
-    complain(EXIT_LOST, run->options.name, "LOST after %s: %s%s", held, result->text, fate);
+    complain(EXIT_LOST, run->options.name, "%s after %s: %s%s",
+             result->lost_reason == PAWL_LOST_MAX_HOLD ? "ENDED" : "LOST", held, result->text, fate);
     if (result->late_ms >= run->margin_ms && !result->stopped_ms)
         warn(run->options.name, "timers of this machine came %lld ms late: use a longer ttl",
              (long long)result->late_ms);

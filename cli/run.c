@@ -14,7 +14,7 @@ static const char usage[] =
     "  -u, --url URL             where the lock lives (else PAWL_URL, the configuration, file:)\n"
     "  -t, --ttl 15s             how long the lock outlives a holder that died (not for file:)\n"
     "  -w, --wait DUR            wait so long at most (also --timeout); for ever if not said\n"
-    "  -n, --nb                  do not wait (also --nonblock, --nowait)\n"
+    "  -n, --nb                  do not wait, also beside -w (also --nonblock, --nowait)\n"
     "  -s, --shared              with other shared holders;  -x, -e, --exclusive: alone (default)\n"
     "  -E, --conflict-exit-code N  exit with N in place of 123 (busy) and 124 (waited too long)\n"
     "      --grace 2s            from SIGTERM to SIGKILL when the lock is lost\n"
@@ -116,6 +116,15 @@ static int refuse_nested(const struct run_options *options) {
                     (long long)token);
 }
 
+/* A lock in the memory of one process, for a command in another. */
+static int refuse_memory(const struct run_options *options) {
+    if (strncmp(options->common.url, "mem:", 4) != 0) return 0;
+    return complain(EXIT_FAILED, options->name,
+                    "mem: (from %s) is a lock inside one process, for tests of programs: no other pawl would meet it; "
+                    "use file: or a service",
+                    options->common.from);
+}
+
 /* The reason was printed; the receipt has the outcome. */
 static void receipt_refused(const struct run *run, int exit_code) {
     struct run_result result = {.outcome = OUTCOME_NOT_TAKEN,
@@ -133,7 +142,8 @@ int cmd_run(int argc, char **argv) {
     messages.json = messages.json || run.options.common.json;
     run.stderr_terminal = isatty(2);
     if (messages.verbose) tell_url(&run);
-    code = refuse_nested(&run.options);
+    code = refuse_memory(&run.options);
+    if (!code) code = refuse_nested(&run.options);
     if (!code) code = receipt_open(&run);
     if (!code) code = metrics_check_dir(&run);
     if (code) return code;

@@ -124,6 +124,21 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     run -0 pawl run -u file:locks n -- "$PAWL" run -u file:other n -- true
 }
 
+@test "mem: would exclude nobody: refused" {
+    run --separate-stderr -125 pawl run -u mem: n touch ran
+    in_stderr "pawl: n: mem: (from -u) is a lock inside one process"
+    [ ! -e ran ]
+}
+
+@test "-n wins over -w, in either order, as with flock" {
+    hold n
+    for options in "-n -w 60" "-w 60 -n"; do
+        # shellcheck disable=SC2086
+        run -123 timeout 20 "$PAWL" run $options n touch ran
+    done
+    [ ! -e ran ]
+}
+
 @test "busy is 123, too long is 124, -E replaces both; nothing is said without a terminal" {
     hold n
     for flag in -n --nb --nonblock --nonblocking --nowait; do
@@ -285,6 +300,7 @@ os.execv(sys.argv[1], ["pawl", "run", "n", "sh", "-c", "sh -c \"exit 3\"; exit $
 @test "--max-hold ends a command that hangs: TERM, then KILL after the grace" {
     run --separate-stderr -122 timeout 30 "$PAWL" run --max-hold 2 n bash -c 'trap "touch told; exit 0" TERM; while :; do read -rt 0.05 <> <(:); done'
     [ -e told ]
+    in_stderr "pawl: n: ENDED after "
     in_stderr "held for as long as --max-hold allows"
     run --separate-stderr -122 timeout 30 "$PAWL" run --max-hold 2 --grace 0.2 n bash -c 'trap "" TERM; setsid sleep 77 3>&- & echo $! >left; while :; do read -rt 0.05 <> <(:); done'
     gone "$(cat left)"

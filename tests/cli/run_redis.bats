@@ -40,6 +40,16 @@ LOOP='while :; do read -rt 0.02 <> <(:); done'
     jq -e '.outcome == "lost" and .exit == 122 and (.reason | length > 0) and (.token | length > 0)' r
 }
 
+@test "a run of the same Redis by another spelling of its URL is nested as well" {
+    for url in "$PAWL_URL/0" "$PAWL_URL?prefix=pawl:"; do
+        run --separate-stderr -125 pawl run n -- "$PAWL" run -u "$url" n -- touch ran
+        in_stderr "already runs under this lock"
+        [ ! -e ran ]
+    done
+    run -0 pawl run n -- "$PAWL" run -u "$PAWL_URL/1" n -- true
+    run -0 pawl run n -- "$PAWL" run -u "$PAWL_URL?prefix=other:" n -- true
+}
+
 @test "a lock that somebody else took is lost as well" {
     start -t 3s n bash -c "touch up; $LOOP"
     redis SET pawl:n somebody
