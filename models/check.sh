@@ -59,6 +59,7 @@ if [ -n "$large" ]; then
     want broken s2c-noinc reseed.pml "-DMODE=2 -DNOINC=1 -DLMAX=2" "-DCOLLAPSE -DBFS"
     want sound s2-mode2 reseed.pml "-DMODE=2" "-DHC4"
     want sound h3-hold-roll reseed.pml "-DMODE=2 -DHOLD=1 -DROLL=1 -DCMAX=2" "-DHC4"
+    want broken h4-noborn reseed.pml "-DMODE=2 -DHOLD=1 -DROLL=1 -DCLOCK=0 -DWAIT=0 -DNOBORN=1 -DCMAX=2" "-DHC4"
     want sound h6-hold-rn2 reseed.pml "-DMODE=2 -DHOLD=1 -DRN=2 -DLMAX=2 -DCMAX=2" "-DHC4"
     want sound s2b-mode2-hint reseed.pml "-DMODE=2 -DHMAX=3" "-DHC4"
 fi

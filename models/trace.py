@@ -15,7 +15,7 @@ for line in o.splitlines():
     mm=re.match(r'\s*(\d+):\s+proc.*state \d+\)\s+\[(.*)\]\s*$',line)
     if mm: steps.setdefault(int(mm.group(1)),[]).append(mm.group(2))
 N=5; q=re.search(r'-DN=(\d)',flags); N=int(q.group(1)) if q else 3
-C=[0]*N; L=['-']*N; G=[0]*N; rep={}; mv={}; hint={}
+C=[0]*N; L=['-']*N; G=[0]*N; rep={}; mv={}; hint={}; rM={}
 nm=lambda a:'ABC'[int(a)]; iv=lambda k:'i'+str(int(k)+1)
 def ev(ss):
     t='\n'.join(ss); x=re.search
@@ -51,8 +51,8 @@ def ev(ss):
         k=int(x(r'^L\[(\d)\] = 0',t,re.M)[1]); C[k]=0; L[k]='-'; G[k]=0; return f"{iv(k)}: STATE LOST"
     if (h:=x(r'^L\[(\d)\] = 0$',t,re.M)): k=int(h[1]); w=L[k]; L[k]='-'; G[k]=0; return f"{iv(k)}: lock of {w} expires / released"
     if (h:=x(r'^rk\[(\d)\] = (\d)',t,re.M)): return f"R{h[1]} reads incarnation of {iv(h[2])}"
-    if (h:=x(r'^rS\[(\d)\] = \(rS.*<<(\d)',t,re.M)): return f"R{h[1]} reads/bumps {iv(h[2])}: C={C[int(h[2])]}"
+    if (h:=x(r'^rS\[(\d)\] = \(rS.*<<(\d)',t,re.M)): rM[h[1]]=max(rM.get(h[1],0),C[int(h[2])]); return f"R{h[1]} reads/bumps {iv(h[2])}: C={C[int(h[2])]}"
     if (h:=x(r'^rt\[(\d)\] = (\d)',t,re.M)): return f"R{h[1]} has its majority"
-    if (h:=x(r'^E\[(\d)\] = re\[(\d)',t,re.M)) and x(r'rM',t): return f"R{h[2]} seeds {iv(h[1])}"+" ("+ss[1][:40]+")"
+    if (h:=x(r'^E\[(\d)\] = re\[(\d)',t,re.M)) and x(r'rM',t): C[int(h[1])]=rM.get(h[2],0); return f"R{h[2]} seeds {iv(h[1])}"+" ("+ss[1][:40]+")"
     return 'EV '+' ; '.join(ss)[:150]
 for n in sorted(steps): print(f"{n:3}  {ev(steps[n])}   | C={C} L={''.join(L)}")

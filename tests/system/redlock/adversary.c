@@ -212,7 +212,7 @@ static void *harm(void *data) {
 
 static void *watch(void *data) {
     (void)data;
-    int64_t end = clock_after_ms(clock_now_ns(), 200000 + (broken ? 0 : 15 * goal));
+    int64_t end = clock_after_ms(clock_now_ns(), 200000 + (broken ? 0 : 40 * goal));
     while (!atomic_load(&over) && clock_now_ns() < end) pause_us(20000);
     atomic_store(&over, true);
     return NULL;
