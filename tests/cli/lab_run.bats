@@ -51,22 +51,35 @@ judge() {
     [ "$(jq -r '.verdict, (.token_regressions > 0)' <<<"$output" | tr '\n' ' ')" = "broke true " ]
 }
 
-@test "an interrupt leaves nothing behind" {
-    command -v redis-server >/dev/null || skip "no redis-server"
-    "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" run zombie-long >out 2>err 3>&- &
+# interrupted SCENARIO SERVER: an interrupt as soon as SERVER runs.
+interrupted() {
+    "${PAWL_LAB:-$BATS_TEST_DIRNAME/../../build/lab/pawl-lab}" run "$1" >out 2>err 3>&- &
     pid=$!
     server() { # the pid of the first server below our stages
-        for stage in $(pgrep -P $pid); do pgrep -P "$stage" redis-server; done | grep -m1 .
+        for stage in $(pgrep -P $pid); do pgrep -P "$stage" "$name"; done | grep -m1 .
     }
-    until_ok 20 server
-    redis=$(server) dir=$(dirname "$(readlink "/proc/$(server)/cwd")")
-    [[ $dir == /tmp/pawl-lab-* ]]
+    name=$2
+    until_ok 60 server
+    server=$(server) dir=$(readlink "/proc/$server/cwd")
+    dir=$(grep -oE '^/tmp/pawl-lab-[A-Za-z0-9]+' <<<"$dir")
     kill -INT $pid
     wait $pid && status=0 || status=$?
     [ "$status" = 130 ]
     [ ! -e "$dir" ]
-    ! kill -0 "$redis" 2>/dev/null
+    ! kill -0 "$server" 2>/dev/null
     [ -z "$(grep -la "$dir" /proc/[0-9]*/cmdline 2>/dev/null || true)" ]
+}
+
+@test "an interrupt leaves nothing behind" {
+    command -v redis-server >/dev/null || skip "no redis-server"
+    interrupted zombie-long redis-server
+}
+
+@test "an interrupt leaves nothing of PostgreSQL, etcd, and a Redlock of five behind" {
+    [ -n "${PAWL_TEST_FULL:-}" ] || skip "PAWL_TEST_FULL=1"
+    interrupted redlock-restart redis-server
+    interrupted etcd-leader-cut etcd
+    interrupted host-vanishes postgres
 }
 
 @test "up: a service to play with, gone after an interrupt" {
