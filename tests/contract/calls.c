@@ -403,17 +403,18 @@ static void a_broken_lock_is_lost_and_the_next_token_is_higher(void **state) {
 
 struct examined {
     int n, unsafe;
-    char ids[64][8];
+    char said[64][200]; /* rule and object: a rule may look at many */
     bool lock_is_fine;
 };
 
 static int examine(const pawl_finding *f, void *data) {
     struct examined *all = data;
     bool bad = f->level == PAWL_LEVEL_WARNING || f->level == PAWL_LEVEL_UNSAFE;
-    for (int i = 0; i < all->n; i++) assert_string_not_equal(all->ids[i], f->id);
     assert_true(*f->about && *f->seen && all->n < 64);
+    snprintf(all->said[all->n], sizeof all->said[0], "%s %s", f->id, f->about);
+    for (int i = 0; i < all->n; i++) assert_string_not_equal(all->said[i], all->said[all->n]);
+    all->n++;
     if (bad != (*f->why && *f->fix)) fail_msg("%s: level %d, why '%s', fix '%s'", f->id, f->level, f->why, f->fix);
-    snprintf(all->ids[all->n++], sizeof all->ids[0], "%s", f->id);
     if (strcmp(f->id, "C01") == 0) all->lock_is_fine = f->level < PAWL_LEVEL_UNSAFE;
     return 0;
 }
