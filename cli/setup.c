@@ -65,7 +65,7 @@ static const struct row {
     {"redis", ORDER, NULL, "yes", "first come, first served"},
     {"redlock", NOTHING_FAILS, NULL, "yes", ""},
     {"redlock", PAUSED, NULL, "no", "as plain Redlock: a guard"},
-    {"redlock", FAILOVER, NULL, "if", "no instance comes back empty: a guard"},
+    {"redlock", FAILOVER, NULL, "yes", "while a majority keeps its data"},
     {"redlock", CLOCKS, NULL, "no", "as plain Redlock: a guard"},
     {"redlock", RISES, NULL, "yes", ""},
     {"redlock", RISES_OVER, NULL, "yes", "without any clock, while a majority keeps its counters"},
