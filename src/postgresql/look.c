@@ -51,12 +51,15 @@ enum bk_says look_prove(struct bk_session *s, const struct bk_grant *grant, stru
     return BK_NO;
 }
 
-static bool show(const PGresult *r, int row, const char *name, int place, bk_each *each, void *data) {
+/* The server knows numbers. Where they are not what locks are called by (?key=), they are shown as what they are. */
+static bool show(enum key_mode mode, const PGresult *r, int row, const char *name, int place, bk_each *each,
+                 void *data) {
     char about[ABOUT_SIZE], number[48];
     bool two = strcmp(PQgetvalue(r, row, 2), "2") == 0;
     long long class = strtoll(PQgetvalue(r, row, 0), NULL, 10), obj = strtoll(PQgetvalue(r, row, 1), NULL, 10);
-    if (two) snprintf(number, sizeof number, "%d/%d", (int)(uint32_t) class, (int)(uint32_t)obj);
-    else snprintf(number, sizeof number, "%lld", (long long)(((uint64_t) class << 32) | (uint64_t)obj));
+    const char *mark = mode == (two ? KEY_INT4X2 : KEY_INT8) ? "" : "key:";
+    if (two) snprintf(number, sizeof number, "%s%d/%d", mark, (int)(uint32_t) class, (int)(uint32_t)obj);
+    else snprintf(number, sizeof number, "%s%lld", mark, (long long)(((uint64_t) class << 32) | (uint64_t)obj));
     about_of(r, row, 5, about);
     struct bk_record record = {.name = name ? name : number,
                                .about = about,
@@ -99,7 +102,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
         bool granted = strcmp(PQgetvalue(result, i, 3), "t") == 0, same = i > 0;
         for (int k = 0; k < 3 && same; k++) same = strcmp(PQgetvalue(result, i, k), PQgetvalue(result, i - 1, k)) == 0;
         place = granted ? 0 : same ? place + 1 : 1;
-        if (!show(result, i, name, place, each, data)) break;
+        if (!show(s->bk->key, result, i, name, place, each, data)) break;
     }
     return BK_YES;
 }

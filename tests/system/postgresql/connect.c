@@ -139,6 +139,13 @@ static void test_passwords(void **state) {
     assert_true(file && fprintf(file, "127.0.0.1:%d:postgres:locked:p@\\:/#%%+= \xc3\xa9\n", server.port) > 0);
     assert_int_equal(fclose(file) | chmod(path, 0600), 0);
     locks(with(url, "passfile=%s", path));
+    char home[96], own[112], *before = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    snprintf(home, sizeof home, "%s/home", server.dir);
+    snprintf(own, sizeof own, "%s/.pgpass", home);
+    assert_int_equal(mkdir(home, 0700) | rename(path, own) | setenv("HOME", home, 1), 0);
+    locks(url); /* ~/.pgpass, unsaid */
+    if (before) setenv("HOME", before, 1);
+    free(before);
 }
 
 static void test_service_file(void **state) {
@@ -271,6 +278,29 @@ static int look(const pawl_entry *entry, void *data) {
     return 0;
 }
 
+static int collect(const pawl_entry *entry, void *data) {
+    char *names = data;
+    snprintf(names + strlen(names), 256 - strlen(names), "%s ", entry->name);
+    return 0;
+}
+
+/* pawl ls: names are not kept anywhere. A number that is the name of a lock is shown so, any other as a key. */
+static void test_numbers_are_shown_as_what_they_are(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {
+        {"", "key:7 key:-5/9 "}, {"key=int8", "7 key:-5/9 "}, {"key=int4x2", "key:7 -5/9 "}};
+    PGconn *conn = sql_dial(server.port, "");
+    sql_does(conn, "SELECT pg_advisory_lock(7), pg_advisory_lock(-5, 9)");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char names[256] = "";
+        pawl_client *client = client_of(with(server.url, "%s", rows[i][0]), 0);
+        must(pawl_inspect(client, NULL, 5000, collect, names, &holding_error));
+        assert_string_equal(names, rows[i][1]);
+        pawl_close(client);
+    }
+    PQfinish(conn);
+}
+
 static void test_what_others_see(void **state) {
     (void)state;
     pawl_options options = PAWL_OPTIONS_INIT;
@@ -314,6 +344,7 @@ int main(void) {
         cmocka_unit_test(test_several_hosts),
         cmocka_unit_test(test_settings_of_the_role),
         cmocka_unit_test(test_without_tokens),
+        cmocka_unit_test(test_numbers_are_shown_as_what_they_are),
         cmocka_unit_test(test_what_others_see),
     };
     return cmocka_run_group_tests_name("postgresql connect", tests, group_setup, group_teardown);

@@ -216,6 +216,13 @@ static void test_promotion(void **state) {
     assert_true(server_until(cut_off, &standby, 10000)); /* it misses what comes now */
     pawl_client *old_side = client(primary.url);
     pawl_lock *held = take(old_side, "held", 0);
+    char both[256];
+    snprintf(both, sizeof both,
+             "postgresql://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?target_session_attrs=read-write", primary.port,
+             standby.port);
+    pawl_client *moves = client(both);
+    pawl_lock *moved = take(moves, "moved", 0);
+    int64_t moved_token = pawl_token(moved);
     for (int i = 0; i < 100; i++) token(primary.url);
     int64_t before = token(primary.url);
     assert_true(number(&standby, "SELECT last_value FROM pawl.token") < before);
@@ -232,6 +239,19 @@ static void test_promotion(void **state) {
     pawl_release(held, 10000, NULL);
     pawl_close(new_side);
     pawl_close(old_side);
+    /* Whoever holds a lock there is told when that one goes, and finds the new primary. */
+    assert_int_equal(pawl_check(moved), PAWL_OK);
+    server_kill(&primary, SIGQUIT);
+    assert_true(lost_within(moved, 10000));
+    assert_int_equal(pawl_release(moved, 1000, NULL), PAWL_ELOST);
+    moved = take(moves, "moved", 20000);
+    print_message("# before %lld, the old primary then %lld, the new one %lld, again %lld\n", (long long)before,
+                  (long long)zombie, (long long)after, (long long)pawl_token(moved));
+    assert_true(pawl_token(moved) > after && after > moved_token);
+    assert_int_equal(number(&standby, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), 1);
+    assert_int_equal(pawl_release(moved, 5000, NULL), PAWL_OK);
+    pawl_close(moves);
+    server_run(&primary);
 }
 
 static void test_a_pooler_is_refused(void **state) {
