@@ -132,6 +132,10 @@ static int open_counter(struct place *place, pawl_error *error) {
     return PAWL_OK;
 }
 
+int counter_ready(struct place *place, pawl_error *error) {
+    return place->counter.fd < 0 ? open_counter(place, error) : PAWL_OK;
+}
+
 static void unlock(struct place *place) { flock(place->counter.fd, LOCK_UN); }
 
 static void forget_counter(struct place *place) {

@@ -17,6 +17,9 @@
 #define COUNTER_AHEAD (UINT64_C(1) << 22)
 enum { COUNTER_SIZE = 224 };
 
+/* Opens it, made if need be: where strangers make files, before a lock file is made, or who gets no token here would
+ * leave one behind that nobody else may use. */
+int counter_ready(struct place *place, pawl_error *error);
 /* The next token, on disk as far as it must be. FAULT: none was given out. */
 enum bk_says counter_draw(struct place *place, struct bk_until until, uint64_t *ret, pawl_error *error);
 /* Where the numbers stand; with advance, after ADVANCE to at least `to`. */

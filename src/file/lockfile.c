@@ -1,6 +1,7 @@
 /* lockfile.c: see lockfile.h. */
 #include "lockfile.h"
 #include "clock.h"
+#include "counter.h"
 #include "digits.h"
 #include "token.h"
 #include "url.h"
@@ -87,6 +88,7 @@ int lockfile_open(struct place *place, const char *name, size_t length, struct l
         char head[HEAD_SIZE];
         head_of(name, length, head);
         int code = place_refresh(place, error);
+        if (code == PAWL_OK && place->anybody) code = counter_ready(place, error);
         if (code == PAWL_OK) code = place_create(place, file.file, head, sizeof head, false, error);
         if (code) return code;
     }

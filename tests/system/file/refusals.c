@@ -175,6 +175,28 @@ static int as_nobody(int (*f)(void)) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 97;
 }
 
+static int take_new(void) {
+    struct party party;
+    party_open(&party, dir, "new");
+    int says = party_take(&party, false);
+    party_close(&party);
+    return says;
+}
+
+/* The owner took a lock here, so the counter is his. */
+static void who_gets_no_token_leaves_no_file(void **state) {
+    (void)state;
+    if (geteuid() != 0) skip();
+    struct party party;
+    assert_int_equal(chmod(dir, 01777), 0);
+    party_open(&party, dir, "old");
+    assert_int_equal(party_take(&party, false), BK_YES);
+    assert_int_equal(as_nobody(take_new), BK_FAULT);
+    assert_int_equal(access(in_dir("new"), F_OK), -1);
+    party_close(&party);
+    assert_int_equal(take_new(), BK_YES);
+}
+
 static int nobody_takes(void) {
     struct party party;
     party_open(&party, dir, "x");
@@ -374,6 +396,7 @@ int main(void) {
         TEST(content_put_over_ours),
         TEST(an_empty_file_is_locked_as_it_is),
         TEST(a_strangers_file_where_anybody_makes_files),
+        TEST(who_gets_no_token_leaves_no_file),
         TEST(directories),
         TEST(without_rights),
         TEST(roots_default),
