@@ -157,7 +157,7 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     redis-cli -p "$port" BGSAVE
     until_ok 30 sh -c "redis-cli -p $port INFO persistence | grep -q rdb_last_bgsave_status:err"
     planted "redis: its directory is gone, so that it cannot save" "R06 unsafe" "redis://127.0.0.1:$port"
-    start_redis --cluster-enabled yes
+    start_redis --cluster-enabled yes --cluster-port "$(free_port)" # by itself it takes port + 10000, which may not exist
     refused 119 "redis: cluster mode" "luster" "redis://127.0.0.1:$port"
 }
 
