@@ -212,7 +212,7 @@ static void *harm(void *data) {
 
 static void *watch(void *data) {
     (void)data;
-    int64_t end = clock_after_ms(clock_now_ns(), 200000 + (broken ? 0 : 40 * goal));
+    int64_t end = clock_after_ms(clock_now_ns(), broken ? 600000 : 200000 + (alone ? 400 : 40) * goal);
     while (!atomic_load(&over) && clock_now_ns() < end) pause_us(20000);
     atomic_store(&over, true);
     return NULL;
@@ -263,7 +263,7 @@ int main(int argc, char **argv) {
     broken = strcmp(argv[1], "unsealed") == 0 || strcmp(argv[1], "hasty") == 0;
     wipes = alone || !broken;
     ttl_ms = alone ? 400 : 150;
-    goal = broken ? 100000 : alone ? (getenv("PAWL_TEST_FULL") ? 5000 : 300) : getenv("PAWL_TEST_FULL") ? 100000 : 5000;
+    goal = broken ? 100000 : alone ? (getenv("PAWL_TEST_FULL") ? 2000 : 300) : getenv("PAWL_TEST_FULL") ? 100000 : 5000;
     given = calloc(TOKENS, sizeof *given);
     run();
     printf("# %d acquisitions of %d attempts; locks dropped %d, messages doubled %d, connections cut %d, instances "
