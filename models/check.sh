@@ -45,6 +45,8 @@ if [ -z "$few" ]; then
     want broken b9-lose1-N3 redlock.pml "-DA=2 -DCMAX=3 -DLOSE=1" "-DCOLLAPSE -DBFS"
     want broken r1-reach2 redlock.pml "-DA=2 -DCMAX=4 -DREACH=2" "-DCOLLAPSE -DBFS"
     want sound g4-owner-masked-nodup redlock.pml "-DA=2 -DCMAX=4 -DSEAL=2 -DDUP=0"
+    want sound h3-hold-roll reseed.pml "-DMODE=2 -DHOLD=1 -DROLL=1 -DCMAX=2" "-DHC4"
+    want broken h4-noborn reseed.pml "-DMODE=2 -DHOLD=1 -DROLL=1 -DCLOCK=0 -DWAIT=0 -DNOBORN=1 -DCMAX=2" "-DHC4"
     want broken h0-reach2 reseed.pml "-DMODE=2 -DHOLD=1 -DCMAX=2 -DREACH=2" "-DCOLLAPSE -DBFS"
     want broken s0-mode0 reseed.pml "-DMODE=0" "-DCOLLAPSE -DBFS"
     want sound s5c-member-5to3-c1 reseed.pml "-DMODE=5 -DN=5 -DOLDM=31 -DOLDQ=3 -DNEWM=7 -DNEWQ=2 -DCMAX=1" "-DHC4"
@@ -58,8 +60,6 @@ if [ -n "$large" ]; then
     want broken s1-mode1 reseed.pml "-DMODE=1 -DHMAX=3" "-DCOLLAPSE -DBFS"
     want broken s2c-noinc reseed.pml "-DMODE=2 -DNOINC=1 -DLMAX=2" "-DCOLLAPSE -DBFS"
     want sound s2-mode2 reseed.pml "-DMODE=2" "-DHC4"
-    want sound h3-hold-roll reseed.pml "-DMODE=2 -DHOLD=1 -DROLL=1 -DCMAX=2" "-DHC4"
-    want broken h4-noborn reseed.pml "-DMODE=2 -DHOLD=1 -DROLL=1 -DCLOCK=0 -DWAIT=0 -DNOBORN=1 -DCMAX=2" "-DHC4"
     want sound h6-hold-rn2 reseed.pml "-DMODE=2 -DHOLD=1 -DRN=2 -DLMAX=2 -DCMAX=2" "-DHC4"
     want sound s2b-mode2-hint reseed.pml "-DMODE=2 -DHMAX=3" "-DHC4"
 fi
