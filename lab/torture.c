@@ -337,7 +337,7 @@ static int prepare(const char *url) {
     if (code) return lab_complain("%s", error.text);
     int64_t end = clock_after_ms(clock_now_ns(), 60000);
     do code = pawl_init(client, 20000, &error);
-    while (code == PAWL_EUNREACHABLE && clock_now_ns() < end && !lab_interrupted);
+    while ((code == PAWL_EUNREACHABLE || code == PAWL_EUNSAFE) && clock_now_ns() < end && !lab_interrupted);
     pawl_close(client);
     return code && code != PAWL_EUNSUPPORTED ? lab_complain("%s", error.text) : LAB_OK;
 }

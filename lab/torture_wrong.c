@@ -53,7 +53,6 @@ static const struct victim redlock = {.name = "redlock",
                                       .fragile = 2, /* a majority without its memory waits for pawl init --floor */
                                       .ttl_ms = 1500,
                                       .wrongs = WORKERS | NETWORK | BIT(STOP) | BIT(RESTART) | BIT(FORGET),
-                                      .admitted = BIT(FORGET),
                                       .start = start_five,
                                       .forget = forget_redis,
                                       .plain = &plain_redlock};
