@@ -33,6 +33,7 @@ struct bk_claim {
     unsigned char owner[16]; /* random, fresh for each attempt, the same in each repeat within it */
     bool shared;
     bool patient; /* it will wait if it is busy: who holds it may be told later */
+    int place; /* 1 ..: small, and no attempt of this client on this name has it that is not surely over; 0: none */
     int64_t ttl_ms;
     const char *about;      /* for who: "host=web1&pid=4711&user=ana&command=backup&label=nightly%20run" (about.h) */
     struct bk_life *life;   /* the life that the grant will hang on; NULL where caps.life is BK_LIFE_NONE */

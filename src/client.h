@@ -19,8 +19,9 @@
 #define QUESTION_MS 5000        /* the longest that one question of a caller may take */
 #define LOSSES_AT_ONCE 64       /* while one holds the mutex */
 #define KEEPER_QUESTION_MS 1000 /* the same for the keeper, who has others to look after */
-#define SESSIONS_MAX 8          /* questions of one client under way at once; more wait for a session (claims that wait in a
-                                   session of their own do not count) */
+#define SESSIONS_MAX                                                                                                   \
+    8 /* questions of one client under way at once; more wait for a session (claims that wait in a                     \
+         session of their own do not count) */
 
 #define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
@@ -81,6 +82,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     bool waiting_told;          /* the observer knows that it waits */
     unsigned char lost_reason;  /* PAWL_LOST_... */
     bool dirty;                 /* something of the claim may be there: undo */
+    bool unsure;                /* a question ended unknown: its place is not given to another attempt */
     bool in_waiters;            /* the hub may name it: it waits, or it is held and watched */
     bool keeper_hears;          /* the keeper listens for it, and no caller */
     bool rests; /* blocking form: until it is woken; it may have to listen to the hub meanwhile (hub.c) */
@@ -107,6 +109,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     char name[];
 };
 
+#define PLACES 256
 struct pawl_client {
     pid_t pid;
     const struct backend *be;
@@ -122,8 +125,9 @@ struct pawl_client {
     pthread_mutex_t mutex;
     pthread_cond_t session_free;
     struct session *sessions;
-    int n_sessions, n_asking; /* n_asking: those that are busy with a question, or being connected */
+    int n_sessions, n_asking;  /* n_asking: those that are busy with a question, or being connected */
     struct map names, waiters; /* waiters: whom the hub may name */
+    uint64_t places[PLACES];   /* names.c: taken, a bit each, by hash of the name */
     struct heap leases, work;
     struct lease *shared_leases;
     size_t n_shared_leases;
@@ -166,7 +170,7 @@ int session_borrow(pawl_client *client, enum session_want want, struct bk_until 
 int session_borrow_this(pawl_client *client, struct session *session, struct bk_until until, pawl_error *error);
 void session_return(pawl_client *client, struct session *session, bool broken);
 void session_waits_locked(pawl_client *client, struct session *session); /* it stays lent to a claim that waits in it */
-void session_died_locked(pawl_client *client, struct session *session);   /* its grants are lost */
+void session_died_locked(pawl_client *client, struct session *session);  /* its grants are lost */
 void session_let_go_locked(pawl_client *client, struct session *session); /* one grant less on it */
 void session_drop_all(pawl_client *client, bool forked);
 void session_hang_ups_locked(pawl_client *client); /* what hang_up_fd tells */
@@ -178,6 +182,8 @@ int64_t session_beats_locked(pawl_client *client);
 int names_enter_locked(pawl_lock *lock);  /* PAWL_OK: see lock->admitted; PAWL_EINTERNAL */
 void names_leave_locked(pawl_lock *lock); /* admits and wakes who is next; harmless if not in */
 void names_free(pawl_client *client);
+void names_give_place_locked(pawl_lock *lock); /* claim.place */
+void names_take_place_locked(pawl_lock *lock); /* the attempt is over; harmless if it has none */
 
 /* lock.c, for everybody (the rest in lock.h) */
 void lock_lose_locked(pawl_lock *lock, int reason, const char *text); /* PAWL_LOST_... */

@@ -2,8 +2,7 @@
  * by the keeper (event form): a step asks at most one question and says when to come back.
  *
  * An attempt is one owner value from its first send to grant, refusal or finished undo. A question that ended unknown
- * is repeated with the same owner value, which tells whether it had happened; what cannot be told is undone
- * (lock_end_step). */
+ * is repeated with the same owner value, which tells whether it had happened; what cannot be told is undone. */
 #include "lock.h"
 #include "clock.h"
 #include "random.h"
@@ -107,9 +106,9 @@ int lock_enter_locked(pawl_lock *l, pawl_error *error) {
     int code = names_enter_locked(l);
     if (code == PAWL_EBUSY) return lock_busy(l, true, error);
     if (code) return error_set(error, code, NULL, "out of memory");
+    names_give_place_locked(l);
     if (c->be->caps.hub && !l->is_try) hub_enter_locked(l);
-    l->next = c->locks;
-    if (c->locks) c->locks->previous = l;
+    if ((l->next = c->locks)) l->next->previous = l;
     c->locks = l;
     c->n_locks++;
     l->linked = true;
@@ -144,6 +143,7 @@ void lock_unref_locked(pawl_lock *l) {
     pawl_client *c = l->client;
     if (--l->refs > 0) return;
     lock_leave_locked(l);
+    names_take_place_locked(l);
     lease_detach_locked(l);
     event_forget_locked(l);
     lock_let_go_locked(l);
@@ -287,6 +287,7 @@ static int begin_anew(pawl_lock *l, pawl_error *error) {
     pthread_mutex_lock(&c->mutex);
     bool waits = l->in_waiters;
     hub_leave_locked(l);
+    names_take_place_locked(l); /* and takes no other: what was sent with the old owner value may still come */
     random_bytes(l->claim.owner, sizeof l->claim.owner);
     if (waits) hub_enter_locked(l);
     lease_detach_locked(l);
@@ -401,7 +402,7 @@ static int ask(pawl_lock *l, int64_t now, int64_t question_ms, int cancel_fd, pa
     if (code == PAWL_OK) says = c->be->take(s->bk, &l->claim, queue, until, &l->grant, &b, &own);
     bool broken = says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE);
     if (says == BK_UNKNOWN) {
-        l->dirty = true;
+        l->dirty = l->unsure = true;
         l->in_flight_until_ns = clock_after_ms(client_now(c), l->claim.ttl_ms);
     }
     if (says == BK_YES) {
@@ -458,6 +459,7 @@ enum bk_says lock_undo(pawl_lock *l, struct bk_until until, pawl_error *error) {
             says = c->be->release(s->bk, one, 1, until, &each, &own);
             if (says == BK_YES) says = each;
         }
+        l->unsure = l->unsure || says == BK_UNKNOWN;
         l->keeps_session = false;
         if (!holds) l->session = NULL;
         session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE));

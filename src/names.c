@@ -88,6 +88,23 @@ void names_leave_locked(pawl_lock *l) {
     }
 }
 
+/* Names may share a word: their places are then larger than they need be. */
+static uint64_t *places(const pawl_lock *l) {
+    return &l->client->places[map_hash(l->claim.name, l->claim.name_len) % PLACES];
+}
+
+void names_give_place_locked(pawl_lock *l) {
+    uint64_t *taken = places(l);
+    if (~*taken == 0) return;
+    l->claim.place = 1 + __builtin_ctzll(~*taken);
+    *taken |= UINT64_C(1) << (l->claim.place - 1);
+}
+
+void names_take_place_locked(pawl_lock *l) {
+    if (l->claim.place > 0 && !l->unsure) *places(l) &= ~(UINT64_C(1) << (l->claim.place - 1));
+    l->claim.place = 0;
+}
+
 void names_free(pawl_client *c) {
     for (size_t i = 0; i < c->names.n_slots; i++)
         for (struct map_node *node = c->names.slots[i], *next; node; node = next) {

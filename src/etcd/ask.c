@@ -5,12 +5,13 @@
 #include <string.h>
 
 void keys_of(const struct bk *bk, const struct bk_claim *claim, struct keys *ret) {
-    char owner[33];
+    char suffix[33];
     place_lock(&bk->place, claim->name, claim->name_len, ret->lock);
     strcpy(ret->end, ret->lock);
     ret->end[strlen(ret->end) - 1]++; /* '/' + 1: the end of the range */
-    random_hex(claim->owner, 16, owner);
-    snprintf(ret->own, sizeof ret->own, "%s%" PRIx64 "-%s", ret->lock, *(uint64_t *)claim->life->of, owner);
+    if (claim->place > 0) snprintf(suffix, sizeof suffix, "%d", claim->place);
+    else random_hex(claim->owner, 16, suffix);
+    snprintf(ret->own, sizeof ret->own, "%s%" PRIx64 "-%s", ret->lock, *(uint64_t *)claim->life->of, suffix);
     base_key(&bk->place, ret->base);
 }
 

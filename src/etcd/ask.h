@@ -4,7 +4,9 @@
 #include "etcd.h"
 #include <string.h>
 
-/* The keys of one claim: those of its lock are from lock up to end, without end. */
+/* The keys of one claim: those of its lock are from lock up to end, without end. Its own is used again by a later
+ * attempt if the earlier one is surely over: etcd keeps every key that was ever there in its index until it compacts,
+ * and each look at the lock's keys passes them all. */
 struct keys {
     char lock[LOCK_SIZE], end[LOCK_SIZE], own[KEY_SIZE], base[PREFIX_MAX + 16];
 };

@@ -4,7 +4,7 @@
 
 #define APP "app:p%%40%%3A%%2F%%23%%25%%2B%%3D%%20%%C3%%A9" /* p@:/#%+= é */
 
-#define HELD_MS 3000
+#define HELD_MS 8000
 static char dir[64];
 
 static int certificates(void **state) {

@@ -119,6 +119,45 @@ static void test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing(void **s
     proxy_stop(p);
 }
 
+static bool key_ends_with(const char *suffix) {
+    char key[512];
+    snprintf(key, sizeof key, "%s", etcdctl("get --prefix --keys-only /locks/n/"));
+    key[strcspn(key, "\n")] = 0;
+    return strlen(key) > strlen(suffix) && strcmp(key + strlen(key) - strlen(suffix), suffix) == 0;
+}
+
+/* etcd's index keeps each key that ever was until it compacts, and who asks for a lock passes all of its keys. */
+static void test_a_lock_that_is_taken_again_uses_its_key_again(void **state) {
+    (void)state;
+    char at[64];
+    struct proxy *p = proxy_start(members[0].port);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d/locks/", proxy_port(p));
+    pawl_client *c = client(at, TTL_MS), *d = client(url, TTL_MS);
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    pawl_lock *lock, *never;
+    int64_t token = 0;
+    for (int i = 0; i < 3; i++) {
+        lock = take(c, "n", 0);
+        assert_true(key_ends_with("-1"));
+        assert_true(pawl_token(lock) > token);
+        token = pawl_token(lock);
+        assert_int_equal(pawl_release(lock, 5000, NULL), PAWL_OK);
+        assert_int_equal(try_it(d, "n", &error), PAWL_OK);
+    }
+    o.wait_ms = 300;
+    proxy_drop(p, PROXY_TO_CLIENT, true);
+    assert_int_equal(pawl_acquire(c, "n", &o, &never, &error), PAWL_EUNREACHABLE);
+    proxy_drop(p, PROXY_TO_CLIENT, false);
+    lock = take(c, "n", 10000); /* something of that attempt may still come: not under its key */
+    assert_true(key_ends_with("-2"));
+    assert_true(pawl_token(lock) > token);
+    pawl_release(lock, 5000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+    proxy_stop(p);
+}
+
 static void test_a_failed_try_leaves_no_key_and_no_lease(void **state) {
     (void)state;
     pawl_client *c = client(url, TTL_MS);
@@ -218,6 +257,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_revoked_lease_is_lost_at_once, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_gets_the_deadline_that_its_lease_has, one, teardown),
         cmocka_unit_test_setup_teardown(test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_lock_that_is_taken_again_uses_its_key_again, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_failed_try_leaves_no_key_and_no_lease, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_frozen_service_never_lets_the_command_outlive_the_lease, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_larger_least_ttl_is_used_and_told, one, teardown),
