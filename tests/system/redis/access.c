@@ -321,7 +321,12 @@ static void waits_without(const char *right, const char *words) {
     assert_int_equal(pawl_open(app, &options, &client, &error), PAWL_OK);
     probe_ready(&holder, "%s", server.url);
     assert_int_equal(probe_take(&holder, false), BK_YES);
-    for (int i = 0; i < 2; i++) assert_int_equal(pawl_acquire(client, "probe", &acquire, &lock, &error), PAWL_ETIMEOUT);
+    /* A machine that stands still at the end of a wait leaves its last question open. */
+    for (int i = 0, stalls = 0; i < 2; i++) {
+        int code = pawl_acquire(client, "probe", &acquire, &lock, &error);
+        if (code == PAWL_EUNREACHABLE && stalls++ < 5) i--;
+        else if (code != PAWL_ETIMEOUT) fail_msg("without %s: %d %s", right, code, error.text);
+    }
     assert_int_equal(probe_release(&holder), BK_YES);
     acquire.wait_ms = 10000;
     for (int i = 0; i < 2; i++) {
