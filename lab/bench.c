@@ -1,10 +1,11 @@
 /* bench.c: pawl-lab bench: measures pawl beside the bare service, prints the ratio beside the number and how to run it
  * again. */
 #include "bench.h"
-#include "bench_print.h"
+#include "bench_report.h"
 #include "error.h"
 #include "lab.h"
 #include "random.h"
+#include "url.h"
 #include <ftw.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -18,10 +19,12 @@
 
 static const char help[] =
     "usage: pawl-lab bench [options]\n"
-    "  --scenario S      cycle, handoff, relay or many; may be repeated (cycle, handoff and relay)\n"
+    "  --scenario S      cycle, 1000, handoff, relay or many; may be repeated (cycle, handoff and\n"
+    "                    relay)\n"
     "  -u, --url URL     where the locks live; may be repeated (file:). file: without a directory is a temporary one\n"
     "  --raw             measure the bare service too, in the same run, and print the ratio\n"
     "  --json            one JSON object for each row on stdout\n"
+    "  --report FILE     the rows as a page of HTML with histograms as well\n"
     "  --clients N       of handoff (2) and relay (8)\n"
     "  --seconds S       of each side of each try (1)\n"
     "  --tries N         the median of N tries (3)\n"
@@ -45,6 +48,9 @@ struct request {
     struct noise noise;
     double spread;
     char version[32];
+    const char *report; /* NULL: none */
+    struct bench_entry *entries;
+    int n_entries;
     int result;
 };
 
@@ -65,7 +71,7 @@ static int pick_scenario(struct request *q, const char *name) {
             q->scenarios[s] = true;
             return LAB_OK;
         }
-    return lab_complain("--scenario: %s is none of cycle, handoff, relay, many", name);
+    return lab_complain("--scenario: %s is none of cycle, 1000, handoff, relay, many", name);
 }
 
 static int parse_number(const char *option, int64_t low, int64_t high, int64_t *ret) {
@@ -73,7 +79,7 @@ static int parse_number(const char *option, int64_t low, int64_t high, int64_t *
     return lab_complain("%s wants a number from %" PRId64 " to %" PRId64 ", not %s", option, low, high, optarg);
 }
 
-enum { SCENARIO = 256, RAW, JSON, CLIENTS, SECONDS, TRIES, HOLD, LOCKS, SEED, HELP };
+enum { SCENARIO = 256, RAW, JSON, REPORT, CLIENTS, SECONDS, TRIES, HOLD, LOCKS, SEED, HELP };
 
 static int parse_option(struct request *q, int c, const char *given) {
     int64_t number;
@@ -86,6 +92,7 @@ static int parse_option(struct request *q, int c, const char *given) {
         break;
     case RAW: q->plan.raw = true; break;
     case JSON: q->json = true; break;
+    case REPORT: q->report = optarg; break;
     case CLIENTS:
         if ((r = parse_number("--clients", 2, 1000, &number)) == LAB_OK) q->clients = (int)number;
         break;
@@ -116,11 +123,19 @@ static int parse_option(struct request *q, int c, const char *given) {
 }
 
 static int parse(int argc, char **argv, struct request *q) {
-    static const struct option longs[] = {
-        {"scenario", 1, NULL, SCENARIO}, {"url", 1, NULL, 'u'},         {"raw", 0, NULL, RAW},
-        {"json", 0, NULL, JSON},         {"clients", 1, NULL, CLIENTS}, {"seconds", 1, NULL, SECONDS},
-        {"tries", 1, NULL, TRIES},       {"hold", 1, NULL, HOLD},       {"locks", 1, NULL, LOCKS},
-        {"seed", 1, NULL, SEED},         {"help", 0, NULL, HELP},       {0}};
+    static const struct option longs[] = {{"scenario", 1, NULL, SCENARIO},
+                                          {"url", 1, NULL, 'u'},
+                                          {"raw", 0, NULL, RAW},
+                                          {"json", 0, NULL, JSON},
+                                          {"report", 1, NULL, REPORT},
+                                          {"clients", 1, NULL, CLIENTS},
+                                          {"seconds", 1, NULL, SECONDS},
+                                          {"tries", 1, NULL, TRIES},
+                                          {"hold", 1, NULL, HOLD},
+                                          {"locks", 1, NULL, LOCKS},
+                                          {"seed", 1, NULL, SEED},
+                                          {"help", 0, NULL, HELP},
+                                          {0}};
     int c;
     opterr = 0;
     while ((c = getopt_long(argc, argv, ":hu:", longs, NULL)) != -1) {
@@ -158,14 +173,25 @@ static void run_apart(scenario_fn *run, struct plan *plan, const char *url, stru
 
 static void progress(const struct request *q, enum scenario s, const char *service, const struct plan *plan) {
     double expected = plan->seconds * plan->tries * (plan->raw ? 2 : 1);
-    if (s != MANY && expected <= 2) return;
+    if (s == THOUSAND || (s != MANY && expected <= 2)) return;
     fprintf(stderr, "pawl-lab: %s on %s", scenario_names[s], service);
     if (s != MANY) fprintf(stderr, ", about %.0f s", expected);
     fputs(isatty(2) && !q->json ? " ...\r" : " ...\n", stderr);
 }
 
+static void keep_entry(struct request *q, enum scenario s, const char *service, const struct plan *plan,
+                       const struct row *row) {
+    if (!q->report) return;
+    q->entries = reallocarray(q->entries, (size_t)q->n_entries + 1, sizeof *q->entries);
+    if (!q->entries) abort();
+    struct bench_entry *e = &q->entries[q->n_entries++];
+    *e = (struct bench_entry){.scenario = s, .plan = *plan, .row = *row};
+    snprintf(e->service, sizeof e->service, "%s", service);
+}
+
 static void measure(struct request *q, enum scenario s, const char *url) {
-    static scenario_fn *const runs[SCENARIOS] = {scenario_cycle, scenario_turns, scenario_turns, scenario_many};
+    static scenario_fn *const runs[SCENARIOS] = {scenario_cycle, scenario_cycle, scenario_turns, scenario_turns,
+                                                 scenario_many};
     char service[32], text[96], key[64];
     struct plan plan = q->plan;
     snprintf(service, sizeof service, "%s", url);
@@ -179,6 +205,7 @@ static void measure(struct request *q, enum scenario s, const char *url) {
     plan.random = q->seed;
     plan.raw = plan.raw && driver_raw(url);
     plan.rest = s == RELAY;
+    plan.rounds = s == THOUSAND ? 1000 : 0;
     plan.clients = q->clients ? q->clients : s == RELAY ? 8 : 2;
     if (strcmp(service, "mem") == 0 && (s == HANDOFF || s == RELAY)) { /* each process would have a lock of its own */
         if (!q->json) printf("  %-12s inside one process only: not measured between processes\n", service);
@@ -193,12 +220,46 @@ static void measure(struct request *q, enum scenario s, const char *url) {
     if (!row->code && row_spread(row) > q->spread) q->spread = row_spread(row);
     if (q->json) print_row_json(s, service, &plan, row, &q->noise);
     else print_row(s, service, &plan, row);
+    keep_entry(q, s, service, &plan, row);
     free(row);
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
     (void)st, (void)type, (void)ftw;
     return remove(path);
+}
+
+/* How to run it again, with the seed that was drawn. */
+static char *command_of(const struct request *q, int argc, char **argv) {
+    char *text = NULL;
+    size_t size;
+    bool seeded = false;
+    FILE *to = open_memstream(&text, &size);
+    if (!to) abort();
+    fputs("pawl-lab", to);
+    for (int i = 0; i < argc; i++) {
+        struct url *url = NULL; /* without its password */
+        bool is_url = strchr(argv[i], ':') && url_parse(argv[i], &url, NULL) == PAWL_OK;
+        fprintf(to, " %s", is_url ? url->shown : argv[i]);
+        url_free(url);
+    }
+    for (int i = 0; i < argc; i++) seeded |= strcmp(argv[i], "--seed") == 0 || strncmp(argv[i], "--seed=", 7) == 0;
+    if (!seeded) fprintf(to, " --seed %" PRIu64, q->seed);
+    fclose(to);
+    return text;
+}
+
+static void finish(struct request *q, int argc, char **argv) {
+    struct noise after = noise_probe();
+    char *command = command_of(q, argc, argv);
+    if (!q->json) {
+        print_machine(&q->noise, &after, q->spread, q->version);
+        printf("rerun: %s\n", command);
+    }
+    const struct bench_page page = {q->entries, q->n_entries, q->noise, after, q->spread, q->version, command};
+    if (q->report && bench_report(q->report, &page)) q->result = LAB_FAILED;
+    free(command);
+    free(q->entries);
 }
 
 int lab_bench(int argc, char **argv) {
@@ -225,15 +286,6 @@ int lab_bench(int argc, char **argv) {
         for (int i = 0; i < q.n_urls; i++) measure(&q, (enum scenario)s, q.urls[i]);
     }
     nftw(q.directory, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-    if (!q.json) {
-        struct noise after = noise_probe();
-        print_machine(&q.noise, &after, q.spread, q.version);
-        printf("rerun: pawl-lab");
-        for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
-        bool seeded = false;
-        for (int i = 0; i < argc; i++) seeded |= strcmp(argv[i], "--seed") == 0 || strncmp(argv[i], "--seed=", 7) == 0;
-        if (!seeded) printf(" --seed %" PRIu64, q.seed);
-        putchar('\n');
-    }
+    finish(&q, argc, argv);
     return q.result;
 }

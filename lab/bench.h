@@ -17,6 +17,7 @@ struct plan {
     int64_t hold_ns;
     bool rest; /* relay: each client rests clients x hold after its turn */
     long locks;
+    uint64_t rounds; /* of cycle: so many of each side in each try; 0: for so long as seconds say */
 };
 
 struct side { /* pawl or the floor, in one try */
@@ -25,6 +26,7 @@ struct side { /* pawl or the floor, in one try */
     double cpu_us;                /* cycle: processor time of this process for one round */
     double handoffs_s, wait_p99_us, requests;
     uint64_t grants_max, grants_min;
+    uint32_t histogram[HISTOGRAM_BARS]; /* of what p50_us is of */
 };
 
 struct row {

@@ -6,7 +6,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-const char *const scenario_names[SCENARIOS] = {"cycle", "handoff", "relay", "many"};
+const char *const scenario_names[SCENARIOS] = {"cycle", "1000", "handoff", "relay", "many"};
 
 /* The median over the tries of one field. */
 #define OVER_TRIES(row, side, field) median_of(&(row)->side[0].field, (row)->tries)
@@ -59,6 +59,11 @@ static void print_ratio(const struct row *row) {
     printf("%8.2f   |%.*s%*s|\n", ratio, cells, "##############################", 30 - cells, "");
 }
 
+static void print_cycle_head(void) {
+    printf("  %-12s %10s %8s %8s %8s %10s %8s %8s %7s\n", "service", "ops/s", "p50 us", "p99 us", "cpu us", "raw ops/s",
+           "raw p50", "raw cpu", "ratio");
+}
+
 void print_head(enum scenario s, const struct plan *plan) {
     const char *raw = plan->raw ? ", raw floor in the same run" : "";
     double hold = (double)plan->hold_ns / 1e6;
@@ -66,8 +71,12 @@ void print_head(enum scenario s, const struct plan *plan) {
     case CYCLE:
         printf("cycle: acquire + release, 1 client, %d tries of %g s%s\n", plan->tries, plan->seconds,
                plan->raw ? ", raw floor interleaved" : "");
-        printf("  %-12s %10s %8s %8s %8s %10s %8s %8s %7s\n", "service", "ops/s", "p50 us", "p99 us", "cpu us",
-               "raw ops/s", "raw p50", "raw cpu", "ratio");
+        print_cycle_head();
+        break;
+    case THOUSAND:
+        printf("1000: acquire + release 1,000 times, 1 client, %d tries%s\n", plan->tries,
+               plan->raw ? ", raw floor interleaved" : "");
+        print_cycle_head();
         break;
     case HANDOFF:
         printf("handoff: %d clients, hold %g ms, ask again at once, %d tries of %g s%s\n", plan->clients, hold,
@@ -116,7 +125,7 @@ void print_row(enum scenario s, const char *service, const struct plan *plan, co
         snprintf(raw_p50, sizeof raw_p50, "%.1f", OVER_TRIES(row, floor, p50_us));
         snprintf(raw_cpu, sizeof raw_cpu, "%.1f", OVER_TRIES(row, floor, cpu_us));
     }
-    if (s == CYCLE) {
+    if (s == CYCLE || s == THOUSAND) {
         printf("  %-12s %10s %8.1f %8.1f %8.1f %10s %8s %8s", service, grouped(OVER_TRIES(row, pawl, ops_s)).text,
                OVER_TRIES(row, pawl, p50_us), OVER_TRIES(row, pawl, p99_us), OVER_TRIES(row, pawl, cpu_us), raw_ops,
                raw_p50, raw_cpu);
@@ -157,7 +166,7 @@ void print_row_json(enum scenario s, const char *service, const struct plan *pla
         if (row->raw)
             json_object_update_new(o, json_pack("{s:f,s:f,s:f}", "raw_ops_s", OVER_TRIES(row, floor, ops_s),
                                                 "raw_p50_us", OVER_TRIES(row, floor, p50_us), "ratio", row_ratio(row)));
-        if (s == CYCLE) {
+        if (s == CYCLE || s == THOUSAND) {
             json_object_set_new(o, "cpu_us", json_real(OVER_TRIES(row, pawl, cpu_us)));
             if (row->raw) json_object_set_new(o, "raw_cpu_us", json_real(OVER_TRIES(row, floor, cpu_us)));
         }

@@ -4,7 +4,7 @@
 #define LAB_BENCH_PRINT_H
 #include "bench.h"
 
-enum scenario { CYCLE, HANDOFF, RELAY, MANY, SCENARIOS };
+enum scenario { CYCLE, THOUSAND, HANDOFF, RELAY, MANY, SCENARIOS };
 extern const char *const scenario_names[SCENARIOS];
 
 void print_head(enum scenario scenario, const struct plan *plan);

@@ -183,6 +183,7 @@ static void measure_gaps(const struct race *race, const struct flat *all, size_t
     ret->ops_s = (double)ret->n / race->plan->seconds;
     ret->handoffs_s = (double)gaps.n / race->plan->seconds;
     ret->p50_us = samples_us(&gaps, .5);
+    samples_histogram(&gaps, ret->histogram);
     ret->p99_us = samples_us(&gaps, .99);
     ret->wait_p99_us = samples_us(&waits, .99);
     samples_free(&gaps);

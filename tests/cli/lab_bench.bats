@@ -32,6 +32,35 @@ setup() { pawl_setup; }
     [[ $output =~ mem\ +[0-9,]+.*\ -$'\n' ]]
 }
 
+@test "1000: a thousand rounds of each side in each try" {
+    run --separate-stderr -0 lab bench --raw --json --tries 2 --scenario 1000 -u file:
+    jq -e '.backend == "file" and .scenario == "1000" and .n == 2000 and .ops_s > 0 and .p50_us > 0 and .p99_us >= .p50_us
+        and .raw_p50_us > 0 and .ratio > 0' <<<"$output"
+}
+
+@test "--report: a page that needs nothing else, with a histogram for each service that counts every round" {
+    page=$BATS_TEST_TMPDIR/page.html
+    run --separate-stderr -0 lab bench --raw --seconds 0.05 --tries 2 --scenario 1000 --scenario handoff --report "$page" -u file: -u mem:
+    python3 - "$page" <<'END'
+import re, sys, xml.etree.ElementTree as tree
+text = open(sys.argv[1]).read()
+assert not re.search(r'<script|src=|href=|url\(http|@import', text)
+body = tree.fromstring(re.sub(r'&nbsp;', ' ', text[text.index('<body>'):text.index('</html>')]))
+assert [h.text for h in body.iter('h2')] == ['1000', 'handoff']
+assert len(list(body.iter('figure'))) == 3  # mem: has no handoff between processes
+rows = [[cell.text or cell[0].text for cell in row] for row in body.iter('tr')]
+assert [r[0] for r in rows] == ['service', 'file', 'mem', 'service', 'file'] and float(rows[1][1]) > 0 and rows[2][1] == '-'
+for figure in body.iter('figure'):
+    bars = [float(r.get('height')) for r in figure.iter('rect')]
+    assert bars and abs(max(bars) - 90) < 0.1
+assert 'prefers-color-scheme:dark' in text and '@media print' in text and 'name="viewport"' in text
+END
+    run --separate-stderr -125 lab bench --seconds 0.02 --tries 1 --scenario 1000 --report /nowhere/page.html
+    in_stderr "/nowhere/page.html"
+    run --separate-stderr -125 lab bench --seconds 0.02 --tries 1 --scenario 1000 --report "$page" -u "redis://app:secret@127.0.0.1:1"
+    [[ $output != *secret* ]] && ! grep secret "$page"
+}
+
 @test "many: every lock is held, and costs less than a kilobyte" {
     run --separate-stderr -0 lab bench --json --scenario many --locks 2000 --tries 1 -u file:
     most=1024
