@@ -8,7 +8,7 @@ struct finding {
     char *id, *about, *seen, *why, *fix;
 };
 struct findings {
-    struct finding list[64];
+    struct finding list[256]; /* a majority of many instances tells much */
     int n, worst; /* worst: PAWL_LEVEL_FINE, WARNING or UNSAFE */
 };
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,6 +34,7 @@ static const char usage[] =
     "  -w, --wait DUR         wait so long at most (for ever)\n"
     "  -s, --shared           with other shared holders; -x, --exclusive is the default\n"
     "      --max-hold DUR     the lock counts as lost after so long\n"
+    "      --metrics-dir DIR  counters for Prometheus' textfile collector, as with pawl run\n"
     "  -E N                   exit code when it was busy or the wait was too long (123, 124)\n"
     "  -t, --ttl DUR          how long the lock outlives a holder that died (15s; not for file:)\n"
     "      --label TEXT       shown by who\n"
@@ -61,6 +63,9 @@ struct hold {
     struct hold_result result; /* of the last event */
     int64_t input_from_ns;     /* stdin counts from here on, or from the first answer: "</dev/null" is no race */
     bool over, output_failed;
+    char metrics_dir[PATH_MAX]; /* "": none */
+    struct run_result seen;     /* the same for the metrics */
+    int64_t began_ns;
 };
 
 /* --- events --- */
@@ -131,12 +136,17 @@ static void conclude(struct hold *h, int exit, const char *format, const char *t
 static void failed(struct hold *h, int code, const char *text) {
     bool conflict = code == PAWL_EBUSY || code == PAWL_ETIMEOUT;
     int exit = conflict && h->conflict_code >= 0 ? h->conflict_code : exit_code(code);
+    h->seen.outcome = OUTCOME_NOT_TAKEN;
+    h->seen.code = code;
     emit(h, "failed", code, text);
     if (!conflict || messages.verbose || (isatty(2) && !messages.quiet)) complain(exit, h->name, "%s", text);
     conclude(h, exit, "%s", text);
 }
 
-static void lost(struct hold *h, const char *text) {
+static void lost(struct hold *h, int reason, const char *text) {
+    h->seen.outcome = OUTCOME_LOST;
+    h->seen.code = PAWL_ELOST;
+    h->seen.lost_reason = reason;
     emit(h, "lost", PAWL_ELOST, text);
     complain(EXIT_LOST, h->name, "LOST: %s", text);
     conclude(h, EXIT_LOST, "LOST: %s", text);
@@ -145,6 +155,9 @@ static void lost(struct hold *h, const char *text) {
 static int granted(struct hold *h) {
     h->token = pawl_token(h->lock);
     h->held_since_ns = clock_now_ns();
+    h->seen.outcome = OUTCOME_RAN;
+    h->seen.token = h->token;
+    h->seen.waited_ms = (h->held_since_ns - h->began_ns) / NS_PER_MS;
     h->input_from_ns = 0;
     emit(h, "held", 0, NULL);
     if (!h->detach) return 0;
@@ -176,11 +189,12 @@ static void stop(struct hold *h, int signal, const char *reason) {
     int code = pawl_release(h->lock, held ? patience : 1000, &error);
     h->lock = NULL;
     if (!held) {
+        h->seen.outcome = OUTCOME_CANCELLED;
         emit(h, "cancelled", PAWL_ECANCELLED, reason);
         advise(h->name, "left the queue: %s", reason);
         conclude(h, signal ? 128 + signal : EXIT_FAILED, "cancelled: %s", reason);
     } else if (code == PAWL_ELOST) {
-        lost(h, error.text);
+        lost(h, PAWL_LOST_GONE, error.text);
     } else {
         emit(h, "released", code, code ? error.text : reason);
         if (code) warn(h->name, "not released, free within its ttl: %s", error.text);
@@ -227,7 +241,7 @@ static void take_events(struct hold *h) {
         } else if (event.type == PAWL_FAILED) {
             failed(h, event.code, *event.text ? event.text : pawl_strerror(event.code));
         } else if (event.type == PAWL_LOST) {
-            lost(h, event.text);
+            lost(h, event.reason, event.text);
         }
     }
 }
@@ -305,8 +319,16 @@ static int open_observed(struct hold *h) {
     return open_client_with(&h->common, &options, h->name, &h->client);
 }
 
+/* As pawl run counts: the time under the lock is what the command's would be. */
+static void count(struct hold *h, int exit) {
+    const struct run run = {.options = {.name = h->name, .metrics_dir = *h->metrics_dir ? h->metrics_dir : NULL}};
+    h->seen.held_ms = held_ms(h);
+    metrics_add_run(&run, &h->seen, exit);
+}
+
 static int hold(struct hold *h) {
     pawl_error error = PAWL_ERROR_INIT;
+    h->began_ns = clock_now_ns();
     int code = prepare(h);
     if (code == 0) code = open_observed(h);
     if (code) return code;
@@ -314,7 +336,9 @@ static int hold(struct hold *h) {
     else loop(h);
     if (h->lock) pawl_release(h->lock, 0, NULL);
     pawl_close(h->client);
-    return h->output_failed && h->result.code == 0 ? EXIT_FAILED : h->result.code;
+    code = h->output_failed && h->result.code == 0 ? EXIT_FAILED : h->result.code;
+    count(h, code);
+    return code;
 }
 
 /* The background side; whoever started it waits for "k", or for the exit code. */
@@ -354,12 +378,14 @@ int cmd_hold(int argc, char **argv) {
                      .listener = -1,
                      .requester = -1};
     bool nonblock = false, shared = false;
+    const char *metrics_dir = NULL;
     const struct option_row rows[] = {{"d detach", OPT_ON, &h.detach},
                                       {"n nb nonblock nonblocking nowait", OPT_ON, &nonblock},
                                       {"w wait timeout", OPT_DURATION, &h.acquire.wait_ms},
                                       {"s shared", OPT_ON, &shared},
                                       {"x e exclusive", OPT_OFF, &shared},
                                       {"max-hold", OPT_DURATION, &h.acquire.max_hold_ms, 100},
+                                      {"metrics-dir", OPT_TEXT, &metrics_dir},
                                       {"E conflict-exit-code", OPT_EXIT_CODE, &h.conflict_code},
                                       {NULL}};
     const struct verb verb = {.name = "hold",
@@ -375,5 +401,8 @@ int cmd_hold(int argc, char **argv) {
     h.name = argv[1];
     h.acquire.shared = shared;
     if (nonblock) h.acquire.wait_ms = 0;
+    const struct run run = {.options = {.name = h.name, .metrics_dir = metrics_dir}};
+    if ((code = metrics_check_dir(&run))) return code;
+    if (metrics_dir && !realpath(metrics_dir, h.metrics_dir)) *h.metrics_dir = 0; /* it may leave this directory */
     return h.detach ? detach(&h) : hold(&h);
 }

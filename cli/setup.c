@@ -63,8 +63,10 @@ static const struct row {
     {"redis", RISES_OVER, NULL, "yes", "if clocks are off by less than the time since the last such event"},
     {"redis", FREED, NULL, "yes", "after the ttl"},
     {"redis", ORDER, NULL, "yes", "first come, first served"},
+    {"redlock", NOTHING_FAILS, "L03", "no", "an instance may remove locks when its memory is full (L03)"},
     {"redlock", NOTHING_FAILS, NULL, "yes", ""},
     {"redlock", PAUSED, NULL, "no", "as plain Redlock: a guard"},
+    {"redlock", FAILOVER, "L05", "no", "an instance forgets what it granted when it restarts (L05): a guard"},
     {"redlock", FAILOVER, NULL, "yes", "while a majority keeps its data"},
     {"redlock", CLOCKS, NULL, "no", "as plain Redlock: a guard"},
     {"redlock", RISES, NULL, "yes", ""},
@@ -101,8 +103,9 @@ static const struct row {
 
 static bool not_well(const struct findings *all, const char *id) {
     for (int i = 0; i < all->n; i++)
-        if (strcmp(all->list[i].id, id) == 0)
-            return all->list[i].level == PAWL_LEVEL_WARNING || all->list[i].level == PAWL_LEVEL_UNSAFE;
+        if (strcmp(all->list[i].id, id) == 0 &&
+            (all->list[i].level == PAWL_LEVEL_WARNING || all->list[i].level == PAWL_LEVEL_UNSAFE))
+            return true;
     return false;
 }
 

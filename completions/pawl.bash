@@ -48,7 +48,7 @@ _pawl() {
     local take="-n --nb --nonblock --nonblocking --nowait $wait -s --shared -x -e --exclusive -E --conflict-exit-code --max-hold"
     case $verb in
     run) options="$every $url $lock --json $take --grace --on-lost --hold-at-least --repeat --receipt --metrics-dir --seal" ;;
-    hold) options="$every $url $lock --json $take -d --detach" ;;
+    hold) options="$every $url $lock --json $take -d --detach --metrics-dir" ;;
     release | version) options="$every --json" ;;
     who | ls) options="$every $url --json $wait" ;;
     doctor) options="$every $url $lock --json --guarantees --acl $wait" ;;

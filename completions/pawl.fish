@@ -52,7 +52,7 @@ complete -c pawl -n '__pawl_verb run' -l on-lost -x -a 'term kill' -d 'what to s
 complete -c pawl -n '__pawl_verb run' -l hold-at-least -x -d 'at least so long'
 complete -c pawl -n '__pawl_verb run' -l repeat -d 'again and again'
 complete -c pawl -n '__pawl_verb run' -l receipt -r -F -d 'append a line of JSON'
-complete -c pawl -n '__pawl_verb run' -l metrics-dir -x -a '(__fish_complete_directories)' -d 'counters for Prometheus'
+complete -c pawl -n '__pawl_verb run hold' -l metrics-dir -x -a '(__fish_complete_directories)' -d 'counters for Prometheus'
 complete -c pawl -n '__pawl_verb run' -l seal -x -d 'tell the resource first'
 
 complete -c pawl -n '__pawl_verb watch' -l every -x -d 'how often to ask'

@@ -3,6 +3,7 @@
 #ifndef LAB_BENCH_H
 #define LAB_BENCH_H
 #include "driver.h"
+#include "histogram.h"
 #include "measure.h"
 #include <stdint.h>
 

@@ -85,7 +85,7 @@ static void draw_axis(FILE *to, int from, int bars) {
     static const char *const names[] = {"100 ns", "1 us", "10 us", "100 us", "1 ms", "10 ms", "100 ms", "1 s", "10 s"};
     fprintf(to, "<line class=\"axis\" x1=\"0\" x2=\"100%%\" y1=\"%d\" y2=\"%d\"/>", BASE, BASE);
     for (int i = 0; i < 9; i++) {
-        double at = (log2(pow(10, i - 1) / .064) * 4 - from) / bars * 100;
+        double at = (histogram_bar(pow(10, i - 1)) - from) / bars * 100;
         if (at < 0 || at > 97) continue;
         fprintf(to, "<line class=\"axis\" x1=\"%.2f%%\" x2=\"%.2f%%\" y1=\"0\" y2=\"%d\"/>", at, at, BASE + 4);
         if (at > 88) continue; /* the number would not fit */

@@ -1,7 +1,6 @@
 #include "measure.h"
 #include "clock.h"
 #include <dirent.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,16 +32,6 @@ double samples_us(struct samples *s, double part) {
     qsort(s->ns, s->n, sizeof *s->ns, compare_ns);
     size_t i = (size_t)(part * (double)s->n);
     return (double)s->ns[i < s->n ? i : s->n - 1] / 1e3;
-}
-
-double histogram_us(int bar) { return .064 * exp2(bar / 4.); }
-
-void samples_histogram(const struct samples *s, uint32_t ret[HISTOGRAM_BARS]) {
-    memset(ret, 0, HISTOGRAM_BARS * sizeof *ret);
-    for (size_t i = 0; i < s->n; i++) {
-        int bar = s->ns[i] > 64 ? (int)(log2((double)s->ns[i] / 64) * 4) : 0;
-        ret[bar < HISTOGRAM_BARS ? bar : HISTOGRAM_BARS - 1]++;
-    }
 }
 
 static int compare_double(const void *x, const void *y) {

@@ -10,10 +10,6 @@ struct samples {
 };
 void samples_add(struct samples *s, int64_t ns);
 void samples_free(struct samples *s);
-/* How many lasted how long: bar i counts those of 64 ns x 2^(i/4) and more, below that of the next one. */
-enum { HISTOGRAM_BARS = 120 };
-void samples_histogram(const struct samples *s, uint32_t ret[HISTOGRAM_BARS]);
-double histogram_us(int bar); /* where it begins */
 /* In microseconds; part 0.5: the median. 0 if there are none. Sorts. */
 double samples_us(struct samples *s, double part);
 

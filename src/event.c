@@ -127,7 +127,8 @@ static void notice_losses_locked(pawl_client *c) {
         next = l->next;
         if (l->state != LOCK_HELD || lock_safe_until(l) > now) continue;
         if (most-- == 0) return;
-        lock_lose_locked(l, PAWL_LOST_UNPROVEN, "no renewal was confirmed before the deadline");
+        if (l->max_until_ns <= now) lock_lose_locked(l, PAWL_LOST_MAX_HOLD, "held for the longest time allowed");
+        else lock_lose_locked(l, PAWL_LOST_UNPROVEN, "no renewal was confirmed before the deadline");
     }
     event_deadlines_moved_locked(c);
 }

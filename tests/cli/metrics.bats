@@ -44,6 +44,23 @@ holder() { # NAME: until the test is over
     [ "$(of pawl_stale_rejections_total sealed)" = 1 ]
 }
 
+@test "hold counts as run does: released, busy, lost; also in the background, from another directory" {
+    : | pawl hold --metrics-dir metrics job:1 >events
+    grep -q '"released"' events
+    [ "$(of pawl_acquire_total job 'result="granted"')" = 1 ]
+    [ "$(of pawl_run_last_exit_code job)" = 0.000 ]
+    run -122 pawl hold --metrics-dir metrics --max-hold 100ms slow <> <(:)
+    [ "$(of pawl_lost_total slow 'reason="max_hold"')" = 1 ]
+    handle=$(pawl hold -d --metrics-dir metrics job:2 3>&-)
+    run -123 pawl hold -n --metrics-dir metrics job:2 </dev/null
+    [ "$(of pawl_acquire_total job 'result="busy"')" = 1 ]
+    pawl release "$handle"
+    granted_twice() { [ "$(of pawl_acquire_total job 'result="granted"')" = 2 ]; }
+    until_ok 30 granted_twice
+    run --separate-stderr -125 pawl hold --metrics-dir nowhere n </dev/null
+    in_stderr "cannot write metrics into nowhere"
+}
+
 @test "everybody may read it, whatever the umask; a directory that is not there is refused before anything runs" {
     umask 077
     run -0 pawl run --metrics-dir metrics n true
@@ -138,4 +155,12 @@ EOF
     until_ok 60 until_fires
     [ "$(query 'node_textfile_scrape_error')" = '"0"' ]
     until_ok 30 query 'lock_acquisition_duration_seconds_bucket{class="nightly",le="+Inf"}'
+    # what the dashboard asks is understood, and the panels that a run alone fills are not empty
+    answered=0
+    while IFS= read -r expression; do
+        answer=$(curl -sG "http://127.0.0.1:$prometheus/api/v1/query" --data-urlencode "query=${expression//\$__rate_interval/5m}")
+        [ "$(jq -r .status <<<"$answer")" = success ] || { echo "$expression: $answer" && return 1; }
+        answered=$((answered + $(jq '.data.result | length > 0 | if . then 1 else 0 end' <<<"$answer")))
+    done < <(jq -r '.panels[].targets[].expr' "$ops/grafana.json")
+    [ "$answered" -ge 6 ]
 }
