@@ -255,6 +255,17 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     until_ok 10 sh -c "[ \$(redis-cli -p $PAWL_TEST_REDIS_PORT CLIENT LIST | wc -l) = $((connections + 1)) ]"
 }
 
+@test "each finding that the documents name is one that doctor tells, and each has its place in the man page" {
+    root=$BATS_TEST_DIRNAME/../..
+    named=$(grep -ohE '\b[CFRLPE][0-9]{2}\b' "$root/docs/CHOOSING.md" | sort -u)
+    [ "$(wc -l <<<"$named")" -gt 15 ]
+    for id in $named; do grep -rqF "\"$id\"" "$root"/src/doctor.c "$root"/src/*/doctor.c "$root"/cli/doctor.c || { echo "no $id" && return 1; }; done
+    for letter in C F R L P E; do
+        last=$(cat "$root"/src/doctor.c "$root"/src/*/doctor.c "$root"/cli/doctor.c | grep -oE "\"$letter[0-9]{2}\"" | sort -u | tail -1 | tr -d '"')
+        grep -q "^.It Li ${letter}01-$last" "$root/man/pawl-doctor.1" || { echo "not in the man page: $last" && return 1; }
+    done
+}
+
 @test "the table" {
     need_redis
     rows 20
