@@ -207,8 +207,8 @@ static void test_settings_of_the_role(void **state) {
     (void)state;
     static const char *const settings[] = {"statement_timeout = '300ms'",
                                            "lock_timeout = '300ms'",
-                                           "idle_session_timeout = "
-                                           "'300ms'",
+                                           "idle_session_timeout = '1s'", /* it counts from the connection on, and a
+                                                                             loaded machine needs time until our SET */
                                            "idle_in_transaction_session_timeout = '300ms'",
                                            "default_transaction_read_only = on",
                                            "default_transaction_isolation = "
