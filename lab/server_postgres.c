@@ -67,7 +67,7 @@ char *server_sql(int port, const char *format, ...) {
     if (vasprintf(&sql, format, arguments) < 0) sql = NULL;
     va_end(arguments);
     if (!sql) return NULL;
-    snprintf(where, sizeof where, "host=127.0.0.1 port=%d user=postgres dbname=postgres connect_timeout=2", port);
+    snprintf(where, sizeof where, "host=127.0.0.1 port=%d user=postgres dbname=postgres connect_timeout=8", port);
     PGconn *conn = PQconnectdb(where);
     if (PQstatus(conn) == CONNECTION_OK) {
         PGresult *result = PQexec(conn, sql);

@@ -167,9 +167,15 @@ static void test_a_paused_holder_keeps_it(void **state) {
     for (int i = 0; i < 2; i++) close(to[i]), close(from[i]);
 }
 
-static bool somebody_waits(void *data) {
-    (void)data;
-    return advisory(server.port, false) == 1;
+static pid_t waiter, waits; /* the process, and its connection's */
+
+/* Between two slices it does not wait. */
+static bool is_stopped_while_it_waits(void *unused) {
+    (void)unused;
+    kill(waiter, SIGSTOP);
+    waits = (pid_t)number_of("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+    if (waits <= 0) kill(waiter, SIGCONT);
+    return waits > 0;
 }
 
 static bool is_idle(void *data) {
@@ -188,18 +194,16 @@ static void test_a_grant_that_ended_unread(void **state) {
     assert_int_equal(pipe(from), 0);
     pawl_client *a = client_of(server.url, 0);
     pawl_lock *held = hold(a, "unread"), *lock;
-    pid_t waiter = fork();
+    waiter = fork();
     if (waiter == 0) {
         bool good = take(client_of(server.url, 0), "unread", 30000, &lock) == PAWL_OK;
         token = good ? pawl_token(lock) : -1;
         good = good && pawl_check(lock) == PAWL_OK && pawl_verify(lock, 5000, NULL) == PAWL_OK;
         _exit(write(from[1], &token, sizeof token) == sizeof token && good ? 0 : 1);
     }
-    assert_true(server_until(somebody_waits, NULL, 20000));
-    kill(waiter, SIGSTOP);
-    pid_t waits = (pid_t)number_of("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+    assert_true(server_until(is_stopped_while_it_waits, NULL, 60000));
     let_go(held);
-    assert_true(waits > 0 && server_until(is_idle, &waits, 20000)); /* it was granted, and the answer is under way */
+    assert_true(server_until(is_idle, &waits, 60000)); /* it was granted, and the answer is under way */
     free(server_sql(server.port, "SELECT pg_terminate_backend(%d)", (int)waits));
     must(take(a, "unread", 10000, &lock));
     int64_t later = pawl_token(lock);
