@@ -59,10 +59,53 @@ int server_dial(int port) {
     return -1;
 }
 
+/* What a program that ends by exit() has left standing, as one does whose test failed: ended, and its folder removed.
+ */
+static struct standing {
+    char dir[sizeof((struct server *)0)->dir];
+    pid_t pid;
+    int quit;
+} standing[64];
+static pid_t owner; /* not its children */
+
+static struct standing *standing_at(const char *dir) {
+    struct standing *end = standing + sizeof standing / sizeof *standing;
+    for (struct standing *at = standing; at < end; at++)
+        if (strcmp(at->dir, dir) == 0) return at;
+    return NULL;
+}
+
+static void remove_dir(const char *dir) {
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf -- '%.63s'", dir);
+    if (system(command)) fprintf(stderr, "server: cannot remove %s\n", dir);
+}
+
+static void sweep(void) {
+    if (getpid() != owner) return;
+    for (size_t i = 0; i < sizeof standing / sizeof *standing; i++) {
+        struct server s = {.pid = standing[i].pid};
+        if (!*standing[i].dir) continue;
+        if (s.pid && waitpid(s.pid, NULL, WNOHANG) == 0) { /* else the number may be another process by now */
+            kill(s.pid, SIGCONT);
+            server_kill(&s, standing[i].quit ? standing[i].quit : SIGKILL);
+        }
+        remove_dir(standing[i].dir);
+    }
+}
+
+static void note(const struct server *s) {
+    struct standing *at = standing_at(s->dir);
+    if (!at && (at = standing_at(""))) memcpy(at->dir, s->dir, sizeof at->dir);
+    if (at) at->pid = s->pid, at->quit = s->quit;
+    if (!owner && atexit(sweep) == 0) owner = getpid();
+}
+
 void server_make_dir(struct server *s, const char *name) {
     const char *base = getenv("TMPDIR");
     snprintf(s->dir, sizeof s->dir, "%.30s/pawl-%s-XXXXXX", base ? base : "/tmp", name);
     if (!mkdtemp(s->dir)) die("cannot make %s: %s", s->dir, strerror(errno));
+    note(s);
 }
 
 void server_arg(struct server *s, const char *format, ...) {
@@ -145,6 +188,7 @@ void server_begin(struct server *s) {
     s->pid = fork();
     if (s->pid < 0) die("fork: %s", strerror(errno));
     if (s->pid == 0) child(s, parent);
+    note(s);
 }
 
 void server_run(struct server *s) {
@@ -183,13 +227,11 @@ void server_restart(struct server *s) {
 }
 
 void server_stop(struct server *s) {
-    char command[96];
+    struct standing *at = s->dir[0] ? standing_at(s->dir) : NULL;
     if (s->pid) kill(s->pid, SIGCONT);
     server_kill(s, s->quit ? s->quit : SIGKILL);
-    if (s->dir[0]) {
-        snprintf(command, sizeof command, "rm -rf -- '%s'", s->dir);
-        if (system(command)) fprintf(stderr, "server: cannot remove %s\n", s->dir);
-    }
+    if (s->dir[0]) remove_dir(s->dir);
+    if (at) *at->dir = 0;
     for (int i = 0; s->argv[i]; i++) free(s->argv[i]);
     memset(s, 0, sizeof *s);
 }

@@ -22,7 +22,10 @@ static void program(const char *name, char ret[256]) {
 }
 
 static void fail(const struct server *s, const char *what) {
-    fprintf(stderr, "server: %s failed; see %s/setup.log\n", what, s->dir);
+    char command[128]; /* the folder goes with this program */
+    fprintf(stderr, "server: %s failed:\n", what);
+    snprintf(command, sizeof command, "tail -5 %s/setup.log >&2", s->dir);
+    if (system(command)) fputs("(no log)\n", stderr);
     exit(1);
 }
 

@@ -19,13 +19,14 @@ bats_require_minimum_version 1.5.0
 @test "run: nothing to do costs less than a third of a second more than pawl" {
     "$SOURCE/run" version >"$BATS_TEST_TMPDIR/out"
     best=99999
-    for _ in 1 2 3 4 5; do
+    for _ in {1..20}; do # until one of them is not held up by others
         start=${EPOCHREALTIME//[.,]/}
         "$SOURCE/run" version >"$BATS_TEST_TMPDIR/out"
         took=$(((${EPOCHREALTIME//[.,]/} - start) / 1000))
         [ $took -ge $best ] || best=$took
+        [ $best -ge 333 ] || break
     done
-    echo "best of five: $best ms"
+    echo "the best: $best ms"
     [ $best -lt 333 ]
 }
 

@@ -1,5 +1,6 @@
 /* holding.c: one member: what is held is kept, its loss is noticed, and nothing is left behind. */
 #include "common.h"
+#include "ran.h"
 #include <poll.h>
 
 #define SHORT_MS 3000
@@ -25,13 +26,13 @@ static void test_a_lock_removed_by_hand_is_lost_at_once(void **state) {
     pawl_error error = PAWL_ERROR_INIT;
     assert_true(stays_held(lock, SHORT_MS / 3 + 500)); /* it is watched from the first renewal on */
     etcdctl("del --prefix /locks/n/");
-    assert_true(lost_within(lock, 3000)); /* renewals would not tell */
+    assert_true(lost_within(lock, 20000)); /* renewals would not tell */
     assert_int_equal(pawl_release(lock, 5000, &error), PAWL_ELOST);
     assert_non_null(strstr(error.text, "removed from the service"));
     assert_true(stays_held(other, 100)); /* on the same lease */
     lock = take(c, "n", 0);
-    etcdctl("del --prefix /locks/n/");                   /* before it is watched: */
-    assert_true(lost_within(lock, SHORT_MS / 3 + 3000)); /* the watch begins where the grant was */
+    etcdctl("del --prefix /locks/n/");     /* before it is watched: */
+    assert_true(lost_within(lock, 20000)); /* the watch begins where the grant was */
     pawl_release(lock, 5000, NULL);
     assert_int_equal(pawl_release(other, 5000, &error), PAWL_OK);
     pawl_close(c);
@@ -62,7 +63,7 @@ static void test_a_revoked_lease_is_lost_at_once(void **state) {
     assert_true(stays_held(lock, TTL_MS / 3 + 500));
     assert_int_equal(sscanf(etcdctl("lease list"), "found 1 leases %31s", id), 1);
     etcdctl("lease revoke %s", id);
-    assert_true(lost_within(lock, 1000));
+    assert_true(lost_within(lock, 1900));
     pawl_release(lock, 5000, NULL);
     lock = take(c, "n", 0); /* a new lease */
     pawl_release(lock, 5000, NULL);
@@ -233,9 +234,9 @@ static void test_a_frozen_service_never_lets_the_command_outlive_the_lease(void 
              getenv("PAWL_BIN"), url, acts);
     FILE *run = popen(text, "r");
     assert_non_null(run);
-    assert_true(server_until(it_works, acts, 5000));
+    assert_true(server_until(it_works, acts, 20000));
     poll(NULL, 0, 1500); /* into the time between two renewals */
-    int64_t froze_us = clock_wall_us();
+    int64_t froze_us = clock_wall_us(), since = clock_now_ns(), ran = ran_ns();
     server_kill(&members[0], SIGSTOP);
     assert_non_null(fgets(text, sizeof text, run));
     pclose(run);
@@ -246,7 +247,8 @@ static void test_a_frozen_service_never_lets_the_command_outlive_the_lease(void 
         strcpy(last, act); /* added to, line by line: whoever is killed in between leaves it whole */
     fclose(file);
     assert_string_equal(text, "122\n");
-    assert_in_range(atoll(last), froze_us, froze_us + 3000000);
+    int64_t stood_us = (clock_now_ns() - since - (ran_ns() - ran)) / 1000; /* the machine: it could not kill then */
+    assert_in_range(atoll(last), froze_us, froze_us + 3000000 + stood_us);
 }
 
 int main(void) {

@@ -89,7 +89,7 @@ static bool two_wait(void *data) {
 static void granted(pawl_client *c) {
     pawl_event event = PAWL_EVENT_INIT;
     struct pollfd p = {.fd = pawl_event_fd(c), .events = POLLIN};
-    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_int_equal(poll(&p, 1, 20000), 1);
     assert_int_equal(pawl_next_event(c, &event), 1);
     assert_int_equal(event.type, PAWL_GRANTED);
 }
@@ -104,7 +104,7 @@ static void test_compaction_disturbs_no_waiter(void **state) {
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_acquire_start(b, "n", NULL, NULL, &second, &error), PAWL_OK);
     assert_int_equal(pawl_acquire_start(c, "n", NULL, NULL, &third, &error), PAWL_OK);
-    assert_true(server_until(two_wait, NULL, 3000));
+    assert_true(server_until(two_wait, NULL, 30000));
     write_and_compact();
     proxy_cut(p, true); /* the stream is cut, and opened anew behind a compaction */
     write_and_compact();
@@ -130,7 +130,7 @@ static void test_a_watch_of_ones_own_key_survives_compaction(void **state) {
     write_and_compact(); /* before it is watched: from a revision that is no more */
     assert_true(stays_held(lock, TTL_MS / 3 + 500));
     etcdctl("del --prefix /locks/n/");
-    assert_true(lost_within(lock, 3000));
+    assert_true(lost_within(lock, 20000));
     pawl_release(lock, 5000, NULL);
     pawl_close(c);
 }
