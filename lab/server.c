@@ -34,15 +34,17 @@ static struct sockaddr_in loopback(int port) {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-/* Below the kernel's ephemeral range, so that no client's connection takes the port before the server does; drawn at
- * random, so that tests that run side by side do not draw the same. */
+/* Below the kernel's ephemeral range, so that no client's connection takes the port before the server does. It stays
+ * bound to a socket of ours as long as we live, so that nobody else who asks so gets it; a server that sets
+ * SO_REUSEADDR, as all of ours do, can have it beside a socket that sets it and does not listen. */
 int server_free_port(void) {
     for (int i = 0; i < 200; i++) {
         struct sockaddr_in address = loopback((int)random_between(10000, 32000));
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        bool is_free = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+        if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)) == 0)
+            return ntohs(address.sin_port);
         if (fd >= 0) close(fd);
-        if (is_free) return ntohs(address.sin_port);
     }
     die("no free port: %s", strerror(errno));
 }

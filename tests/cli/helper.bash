@@ -57,7 +57,17 @@ refused() {
     row "$what" "exit $code: $text"
 }
 rows() { [ "$(grep -cv ' nothing$' "$BATS_RUN_TMPDIR/doctor-table")" -ge "$1" ]; } # AT-LEAST: faults in the table
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# Below the kernel's ephemeral range, so that no client's connection takes it before its server does.
+free_port() {
+    python3 -c '
+import random, socket
+while True:
+    port = random.randrange(10000, 32000)
+    try: socket.socket().bind(("127.0.0.1", port))
+    except OSError: continue
+    print(port)
+    break'
+}
 # slow_way PORT MS: a port of the loopback behind which PORT answers MS late; in $slow. Ended through $pids.
 slow_way() {
     slow=$(free_port)
