@@ -8,7 +8,7 @@ setup() { pawl_setup; }
     run --separate-stderr -0 lab bench --raw --seconds 0.05 --tries 2 --seed 7 -u file:
     [[ $output =~ cycle:\ acquire\ \+\ release.*file\ +[0-9,]+.*[01]\.[0-9][0-9]\ +\|#* ]]
     [[ $output =~ handoff:\ 2\ clients,\ hold\ 1\ ms.*relay:\ 8\ clients ]]
-    in_output "machine: $(nproc) cores, Linux $(uname -r)"
+    in_output "machine: $(getconf _NPROCESSORS_ONLN) cores, Linux $(uname -r)"
     in_output "noise: "
     [ "${lines[-1]}" = "rerun: pawl-lab bench --raw --seconds 0.05 --tries 2 --seed 7 -u file:" ]
     [[ $output != *WRONG* ]]
