@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LINE_AFTER_MS = 2000, LINE_EACH_MS = 1000, MOST_FDS = 16, PAUSE_MS = 1000 };
+enum { LINE_AFTER_MS = 2000, MOST_FDS = 16, PAUSE_MS = 1000 };
 
 struct front {
     struct run *run;
@@ -196,7 +196,7 @@ static void draw_line(struct front *f, int64_t now) {
     if (before % 2 || atomic_load(&f->shared->waiting_version) != before) *text = 0;
     atomic_store(&f->shared->line_shown, 1);
     if (phase(f) == PHASE_WAITING) report_waiting(f->run, (now - f->began_ns) / NS_PER_MS, text);
-    f->line_ns = clock_after_ms(now, LINE_EACH_MS);
+    f->line_ns = clock_after_ms(now, waiting_each_ms(f->run));
 }
 
 /* true: the holder let the time go by (it is stopped, or hangs), and must die with the tree. */
@@ -291,9 +291,7 @@ static int start_holder(struct front *f) {
 static int round_of(struct front *f, struct run_result *ret) {
     struct run *run = f->run;
     f->began_ns = clock_now_ns();
-    f->line_ns = run->stderr_terminal && !messages.quiet && !messages.json && run->options.wait_ms
-                     ? clock_after_ms(f->began_ns, LINE_AFTER_MS)
-                     : INT64_MAX;
+    f->line_ns = waiting_each_ms(run) ? clock_after_ms(f->began_ns, LINE_AFTER_MS) : INT64_MAX;
     f->told = false;
     f->n_fds = 0;
     int error = start_holder(f);

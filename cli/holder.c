@@ -125,8 +125,7 @@ static bool take(struct holder *h) {
     int code = pawl_open(h->run->options.common.url, &options, &h->client, &error);
     if (!code) {
         struct watcher *watcher = NULL;
-        if (h->run->stderr_terminal && how.wait_ms && !messages.quiet && !messages.json)
-            watcher = watch_start(h->client, h->run);
+        if (waiting_each_ms(h->run)) watcher = watch_start(h->client, h->run);
         code = pawl_acquire(h->client, h->run->options.name, &how, &h->lock, &error);
         watch_stop(watcher);
     }

@@ -32,16 +32,26 @@ void report_remark(const struct run *run, const char *text) {
     if (can_write()) warn(run->options.name, "%s", text);
 }
 
+int waiting_each_ms(const struct run *run) {
+    bool draws = run->stderr_terminal && !messages.json;
+    if (!run->options.wait_ms || !(draws ? !messages.quiet : messages.verbose)) return 0;
+    return draws ? 1000 : 60000;
+}
+
 void report_waiting(const struct run *run, int64_t waited_ms, const char *text) {
     char line[640], waited[32];
     struct winsize window;
+    format_duration(waited_ms / 1000 * 1000, waited, sizeof waited);
+    if (!run->stderr_terminal || messages.json) {
+        if (text) report_progress(run, "waiting %s%s%s", waited, *text ? ", " : "", text);
+        return;
+    }
     if (!can_write() || tcgetpgrp(2) != getpgrp()) return;
     if (!text) {
         if (write(2, "\r\033[K", 4) < 0) return;
         return;
     }
     int columns = ioctl(2, TIOCGWINSZ, &window) == 0 && window.ws_col > 20 ? window.ws_col - 1 : 79;
-    format_duration(waited_ms / 1000 * 1000, waited, sizeof waited);
     int n = snprintf(line, sizeof line, "pawl: %s: waiting %s%s%s", run->options.name, waited, *text ? ", " : "", text);
     if (n >= (int)sizeof line) n = sizeof line - 1;
     if (n + 12 < columns) n += snprintf(line + n, sizeof line - (size_t)n, "   ^C leaves");

@@ -131,7 +131,9 @@ int report_end(const struct run *run, const struct run_result *result);
 /* One event with -v; skipped when stderr cannot take it at once. */
 void report_remark(const struct run *run, const char *text);
 void report_progress(const struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Draws or, with text NULL, erases the waiting line. */
+/* How often it is told who holds the lock while we wait: on a terminal, and seldom with -v. 0: never. */
+int waiting_each_ms(const struct run *run);
+/* Draws or, with text NULL, erases the waiting line; without a terminal it is a line of the log. */
 void report_waiting(const struct run *run, int64_t waited_ms, const char *text);
 
 /* receipt.c: one JSON line appended for every outcome. 0, or 125 and the reason was printed. */

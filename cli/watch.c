@@ -1,6 +1,5 @@
 /* watch.c: while the holder's main thread waits for the lock, a thread of its own asks once a second who has it, for
- * the waiting line. It exists only when there is a terminal to show that on, and asks nothing in the first two seconds.
- */
+ * the waiting line; once a minute where that goes into a log (-v). Nothing is asked in the first two seconds. */
 #include "clock.h"
 #include "run.h"
 #include <poll.h>
@@ -11,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { FIRST_MS = 1900, EACH_MS = 1000, ASK_MS = 500 };
+enum { FIRST_MS = 1900, ASK_MS = 500 };
 
 struct watcher {
     pawl_client *client;
@@ -100,7 +99,7 @@ void watch_name_successor(pawl_client *client, const struct run *run) {
 static void *watch_main(void *data) {
     struct watcher *watcher = data;
     struct pollfd stop = {.fd = watcher->stop_fd, .events = POLLIN};
-    for (int wait = FIRST_MS; poll(&stop, 1, wait) == 0; wait = EACH_MS) look(watcher);
+    for (int wait = FIRST_MS; poll(&stop, 1, wait) == 0; wait = waiting_each_ms(watcher->run)) look(watcher);
     return NULL;
 }
 

@@ -214,6 +214,16 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     [ ! -e never ]
 }
 
+@test "who waits without a terminal is told with -v who holds the lock, and is silent without" {
+    hold n
+    "$PAWL" run -v n touch told 2>stderr 3>&- &
+    "$PAWL" run n true 2>silent 3>&- &
+    until_ok 20 grep -q 'n: waiting 2 s, .*held by .* (pid [0-9]*' stderr
+    let_go
+    wait
+    [ -e told ] && [ ! -s silent ]
+}
+
 @test "a holder that is killed while it waits: 125, and nothing runs" {
     hold n
     "$PAWL" run n touch never 2>stderr 3>&- &
