@@ -58,8 +58,8 @@ PAWL_EXPORT int pawl_postgres_guard_tell(PGconn *conn, const pawl_guard_write *g
     int code = check_open(conn, error);
     if (code) return code;
     return run(conn,
-               "SELECT set_config('pawl.lock', $1, true), set_config('pawl.token', $2, true),"
-               " set_config('pawl.writer', $3, true), set_config('pawl.service', $4, true)",
+               "SELECT pg_catalog.set_config('pawl.lock', $1, true), pg_catalog.set_config('pawl.token', $2, true),"
+               " pg_catalog.set_config('pawl.writer', $3, true), pg_catalog.set_config('pawl.service', $4, true)",
                4, values, error);
 }
 
@@ -72,8 +72,8 @@ PAWL_EXPORT int pawl_postgres_guard(PGconn *conn, const pawl_guard_write *given,
     int code = check_open(conn, error);
     if (code) return code;
     return run(conn,
-               write.service ? "SELECT pawl.guard($1, $2, $3, $4, $5) FROM set_config('pawl.service', $6, true)"
-                             : "SELECT pawl.guard($1, $2, $3, $4, $5) WHERE $6 = ''",
+               write.service ? "SELECT pawl.guard($1, $2, $3, $4, $5) FROM pg_catalog.set_config('pawl.service', $6, true)"
+                             : "SELECT pawl.guard($1, $2, $3, $4, $5) WHERE $6 OPERATOR(pg_catalog.=) ''::pg_catalog.text",
                6, values, error);
 }
 

@@ -190,7 +190,7 @@ static char *greeting(struct bk_session *s) {
             "SET application_name = %s; SET client_min_messages = error; SET statement_timeout = 0; SET lock_timeout = "
             "0;"
             "SET idle_in_transaction_session_timeout = 0; SET default_transaction_isolation = 'read committed';"
-            "SET default_transaction_read_only = off; SET search_path = pg_catalog;"
+            "SET default_transaction_read_only = off; SET search_path = pg_catalog, pg_temp;"
             "SET plan_cache_mode = force_generic_plan;"
             "SET tcp_keepalives_idle = %lld; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 9;"
             "SET tcp_user_timeout = %lld; %s%s"

@@ -101,13 +101,13 @@ PAWL_EXPORT int pawl_postgres_lock(struct pg_conn *conn, const char *name, const
     if (!conn || length == 0 || length > NAME_SIZE || o.wait_ms < 0)
         return error_set(error, PAWL_EINVALID, NULL,
                          "a connection, a name of 1 to 512 bytes, and a time that is not negative are needed");
-    char node[128], seconds[32], sql[128];
+    char node[128], seconds[32], sql[192];
     name_node(conn, node, sizeof node);
     int code = check_state(conn, node, error);
     if (code) return code;
     bool forever = o.wait_ms == PAWL_FOREVER;
     snprintf(seconds, sizeof seconds, "%.3f", (double)o.wait_ms / 1000);
-    snprintf(sql, sizeof sql, "SELECT pawl.%slock%s(convert_from($1, 'UTF8'), make_interval(secs => $2), $3)",
+    snprintf(sql, sizeof sql, "SELECT pawl.%slock%s(pg_catalog.convert_from($1, 'UTF8'), pg_catalog.make_interval(secs => $2), $3)",
              forever ? "" : "try_", o.shared ? "_shared" : "");
     const char *values[] = {name, forever ? NULL : seconds, o.key ? o.key : "hashtextextended"};
     const Oid types[] = {OID_BYTEA, OID_FLOAT8, OID_TEXT};

@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS pawl.refusal (at timestamptz NOT NULL DEFAULT clock_t
   resource text NOT NULL, lock text, attempted bigint, worker text, current bigint, writer text);
 GRANT SELECT ON pawl.guarded, pawl.guard_reset, pawl.guard_set, pawl.refusal TO PUBLIC;
 
-CREATE OR REPLACE FUNCTION pawl.worker() RETURNS text LANGUAGE sql STABLE AS
+CREATE OR REPLACE FUNCTION pawl.worker() RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS
 $$ SELECT left(coalesce(nullif(current_setting('pawl.writer', true), ''),
      format('%s (process %s, %s)', coalesce(nullif(current_setting('application_name'), ''), 'a client'), pg_backend_pid(), session_user)), 255) $$;
 
@@ -20,7 +20,7 @@ $$ SELECT left(coalesce(nullif(current_setting('pawl.writer', true), ''),
 CREATE OR REPLACE FUNCTION pawl.guard_step(verb text, resource text, lock text, token bigint, seq bigint, rule text, writer text,
   service text, jump boolean, data bytea, wait_ms integer, OUT answer text, OUT now_us bigint, OUT mark_lock text, OUT mark_token bigint,
   OUT mark_seq bigint, OUT mark_rule text, OUT mark_used boolean, OUT mark_written boolean, OUT mark_writer text,
-  OUT mark_at bigint, OUT mark_service text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+  OUT mark_at bigint, OUT mark_service text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r text; same boolean; counts boolean; is_used boolean; next_seq bigint; next_service text;
 BEGIN
   IF coalesce(octet_length(resource), 0) NOT BETWEEN 1 AND 512 OR coalesce(octet_length(lock), 0) NOT BETWEEN 1 AND 512 THEN
@@ -70,7 +70,7 @@ END $$;
 
 -- Says no in the caller's transaction: SQLSTATE, worker, attempted and current token.
 CREATE OR REPLACE FUNCTION pawl.guard_or_refuse(resource text, lock text, token bigint, seq bigint, writer text) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE s record; me text; code text;
 BEGIN
   me := coalesce(writer, pawl.worker());
@@ -113,23 +113,24 @@ END $$;
 -- In the caller's transaction, before it writes what the resource stands for: returns the token, or refuses. An equal token
 -- shares the mark with others of the same holder and writes nothing; a later holder waits until these transactions end.
 -- Alone in its transaction (autocommit) it only seals: what is written afterwards is not guarded by it.
--- Every operator has its schema, because SET search_path would cost as much as the rest.
+-- Every operator, type and collation has its schema, because SET search_path would cost as much as the rest. pg_temp has to be
+-- named, as the last: a search path that leaves it out looks for types there first, and it is everybody's.
 CREATE OR REPLACE FUNCTION pawl.guard(resource text, lock text, token bigint, seq bigint DEFAULT 0, writer text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 BEGIN
   IF seq OPERATOR(pg_catalog.=) 0::bigint THEN
-    PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) guard.resource COLLATE "C" AND g.token OPERATOR(pg_catalog.=) guard.token
-      AND g.lock OPERATOR(pg_catalog.=) guard.lock COLLATE "C" AND g.rule OPERATOR(pg_catalog.=) 'ge'::text AND g.used FOR SHARE;
+    PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) guard.resource COLLATE pg_catalog."C" AND g.token OPERATOR(pg_catalog.=) guard.token
+      AND g.lock OPERATOR(pg_catalog.=) guard.lock COLLATE pg_catalog."C" AND g.rule OPERATOR(pg_catalog.=) 'ge'::pg_catalog.text AND g.used FOR SHARE;
     IF FOUND THEN RETURN token; END IF;
   END IF;
-  RETURN pawl.guard_or_refuse(resource COLLATE "C", lock COLLATE "C", token, seq, writer);
+  RETURN pawl.guard_or_refuse(resource COLLATE pg_catalog."C", lock COLLATE pg_catalog."C", token, seq, writer);
 END $$;
 
 -- What the trigger of a protected table asks: the resource of the row as it was and as it is; the same twice for a row that
 -- comes or goes. Lock and token are the caller's settings. The usual case is one look-up and nothing else. COLLATE "C": names
 -- are compared by their bytes, whatever the collation of the column that they are made of.
 CREATE OR REPLACE FUNCTION pawl.guard_row_anew(was text, now text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE l text COLLATE "C" := nullif(current_setting('pawl.lock', true), ''); t text COLLATE "C" := nullif(current_setting('pawl.token', true), '');
   old_name text COLLATE "C" := was; new_name text COLLATE "C" := now; n bigint := CASE WHEN t ~ '^-?[0-9]{1,18}$' THEN t::bigint END;
 BEGIN
@@ -145,7 +146,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION pawl.guard_row(was text, now text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 BEGIN
-  PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) was COLLATE "C" AND was COLLATE "C" OPERATOR(pg_catalog.=) now
+  PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=) was COLLATE pg_catalog."C" AND was COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) now
     AND g.token::pg_catalog.text OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.token', true)
     AND g.lock OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.lock', true)
     AND g.rule OPERATOR(pg_catalog.=) 'ge'::pg_catalog.text AND g.used FOR SHARE;
@@ -155,7 +156,7 @@ END $$;
 
 -- Of the owner: the mark, lower or higher, after tokens were lost for good. Kept with who and why. false: no such record.
 CREATE OR REPLACE FUNCTION pawl.guard_reset(resource text, to_token bigint, why text, writer text DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE was bigint; me text := coalesce(writer, pawl.worker()); now_us bigint := pawl.clock_us();
 BEGIN
   IF to_token NOT BETWEEN 1 AND 9007199254740991 OR octet_length(why) NOT BETWEEN 1 AND 255 THEN
@@ -174,24 +175,26 @@ REVOKE ALL ON FUNCTION pawl.guard_reset(text, bigint, text, text) FROM PUBLIC;
 
 -- Protected tables: every INSERT, UPDATE and DELETE wants a current token. Stops programs that forgot; a role that may write
 -- the table can also make up a token, and its owner can drop the trigger.
-CREATE OR REPLACE FUNCTION pawl.refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION pawl.refuse_truncate() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION 'pawl: % is protected: TRUNCATE has no token for each row', TG_RELID::regclass USING ERRCODE = 'PW003',
     HINT = 'DELETE with a token; or, as the owner: ALTER TABLE ... DISABLE TRIGGER pawl_truncate.';
 END $$;
 
 -- The table, and those that inherit from it. Partitions have its row triggers anyway.
-CREATE OR REPLACE FUNCTION pawl.family(target regclass) RETURNS TABLE (member regclass, is_partition boolean) LANGUAGE sql STABLE AS
+CREATE OR REPLACE FUNCTION pawl.family(target regclass) RETURNS TABLE (member regclass, is_partition boolean) LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS
 $$ WITH RECURSIVE f AS (SELECT target::oid AS id UNION SELECT i.inhrelid FROM pg_inherits i JOIN f ON i.inhparent = f.id)
    SELECT c.oid::regclass, c.relispartition AND c.oid <> target::oid FROM f JOIN pg_class c ON c.oid = f.id WHERE c.relkind IN ('r', 'p') $$;
 
-CREATE OR REPLACE FUNCTION pawl.protector(target regclass) RETURNS text LANGUAGE sql STABLE AS
+CREATE OR REPLACE FUNCTION pawl.protector(target regclass) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS
 $$ SELECT 'protect_' || target::oid $$; -- the table may be renamed, and another one get its name
 
 -- resource: an SQL expression over the columns of a row; else TABLE:KEY, where KEY is the primary key, of several columns in the
--- form of a row. TABLE has its schema before it unless that is public.
+-- form of a row. TABLE has its schema before it unless that is public. What the expression names outside of pg_catalog needs its
+-- schema, since whoever writes a row has a search path of his own.
 CREATE OR REPLACE FUNCTION pawl.protect(target regclass, resource text DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE
-SET client_min_messages = warning AS $$
+SET client_min_messages = warning SET search_path = pg_catalog, pg_temp AS $$
 DECLARE c record; keys text[]; plain boolean := true; one boolean := false; prefix text; body text; v text; e text[]; m record; fn text := pawl.protector(target);
 BEGIN
   SELECT k.relkind, k.relname, n.nspname INTO c FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace WHERE k.oid = target;
@@ -234,9 +237,9 @@ END $body$, e[1], e[2]);
 DECLARE done boolean;
 BEGIN
   PERFORM 1 FROM pawl.guarded g WHERE g.resource OPERATOR(pg_catalog.=)
-      pg_catalog.concat(%1$L, CASE WHEN TG_OP OPERATOR(pg_catalog.=) 'INSERT'::pg_catalog.text THEN NEW.%2$s ELSE OLD.%2$s END) COLLATE "C"
+      pg_catalog.concat(%1$L, CASE WHEN TG_OP OPERATOR(pg_catalog.=) 'INSERT'::pg_catalog.text THEN NEW.%2$s ELSE OLD.%2$s END) COLLATE pg_catalog."C"
     AND CASE WHEN TG_OP OPERATOR(pg_catalog.=) 'UPDATE'::pg_catalog.text
-      THEN pg_catalog.concat(OLD.%2$s) COLLATE "C" OPERATOR(pg_catalog.=) pg_catalog.concat(NEW.%2$s) ELSE true END
+      THEN pg_catalog.concat(OLD.%2$s) COLLATE pg_catalog."C" OPERATOR(pg_catalog.=) pg_catalog.concat(NEW.%2$s) ELSE true END
     AND g.token::pg_catalog.text OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.token', true)
     AND g.lock OPERATOR(pg_catalog.=) pg_catalog.current_setting('pawl.lock', true)
     AND g.rule OPERATOR(pg_catalog.=) 'ge'::pg_catalog.text AND g.used FOR SHARE;
@@ -261,7 +264,8 @@ END $body$, prefix, keys[1]);
   END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION pawl.unprotect(target regclass) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pawl.unprotect(target regclass) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE m record;
 BEGIN
   FOR m IN SELECT * FROM pawl.family(target) LOOP

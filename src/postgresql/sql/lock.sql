@@ -3,7 +3,7 @@
 -- From a name to the numbers of an advisory lock: the same as ?key= of a URL makes (key.c). A bigint, or class and obj.
 -- COLLATE "C": a name is hashed by its bytes, whatever the collation of the column that it came from.
 CREATE OR REPLACE FUNCTION pawl.key(name text, key text DEFAULT 'hashtextextended', OUT id bigint, OUT class integer,
-                                    OUT obj integer) LANGUAGE plpgsql IMMUTABLE AS $$
+                                    OUT obj integer) LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE n text COLLATE "C" := name; part text COLLATE "C"; bytes bytea; parts integer[]; h numeric; c bigint; i integer := 0;
   more integer;
 BEGIN
@@ -61,22 +61,23 @@ END $$;
 CREATE OR REPLACE FUNCTION pawl.xact_lock(id bigint, class integer, obj integer, shared boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF id IS NULL AND shared THEN PERFORM pg_advisory_xact_lock_shared(class, obj);
-  ELSIF id IS NULL THEN PERFORM pg_advisory_xact_lock(class, obj);
-  ELSIF shared THEN PERFORM pg_advisory_xact_lock_shared(id);
-  ELSE PERFORM pg_advisory_xact_lock(id);
+  IF id IS NULL AND shared THEN PERFORM pg_catalog.pg_advisory_xact_lock_shared(class, obj);
+  ELSIF id IS NULL THEN PERFORM pg_catalog.pg_advisory_xact_lock(class, obj);
+  ELSIF shared THEN PERFORM pg_catalog.pg_advisory_xact_lock_shared(id);
+  ELSE PERFORM pg_catalog.pg_advisory_xact_lock(id);
   END IF;
 END $$;
 
 CREATE OR REPLACE FUNCTION pawl.try_xact_lock(id bigint, class integer, obj integer, shared boolean) RETURNS boolean
 LANGUAGE sql VOLATILE AS
-$$ SELECT CASE WHEN id IS NULL AND shared THEN pg_try_advisory_xact_lock_shared(class, obj)
-               WHEN id IS NULL THEN pg_try_advisory_xact_lock(class, obj)
-               WHEN shared THEN pg_try_advisory_xact_lock_shared(id)
-               ELSE pg_try_advisory_xact_lock(id) END $$;
+$$ SELECT CASE WHEN id IS NULL AND shared THEN pg_catalog.pg_try_advisory_xact_lock_shared(class, obj)
+               WHEN id IS NULL THEN pg_catalog.pg_try_advisory_xact_lock(class, obj)
+               WHEN shared THEN pg_catalog.pg_try_advisory_xact_lock_shared(id)
+               ELSE pg_catalog.pg_try_advisory_xact_lock(id) END $$;
 
 -- Who holds it, in words.
-CREATE OR REPLACE FUNCTION pawl.holders(id bigint, class integer, obj integer) RETURNS text LANGUAGE sql STABLE AS
+CREATE OR REPLACE FUNCTION pawl.holders(id bigint, class integer, obj integer) RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS
 $$ SELECT string_agg(DISTINCT format('process %s, user %s, application %s', l.pid, a.usename, coalesce(a.application_name, '')), '; ')
    FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
    WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -86,7 +87,8 @@ $$ SELECT string_agg(DISTINCT format('process %s, user %s, application %s', l.pi
 -- What makes a lock of the transaction worthless is refused: a snapshot that is older than the lock, and a transaction that
 -- ends with this very statement (autocommit, or a pooler in statement mode: then it began when the statement did, and the
 -- statement is the whole query; in the extended protocol it began with an earlier message, and this is not seen).
-CREATE OR REPLACE FUNCTION pawl.check_transaction() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pawl.check_transaction() RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF current_setting('transaction_isolation') NOT LIKE 'read%' THEN
     RAISE EXCEPTION 'pawl: take the lock in READ COMMITTED: the snapshot of this transaction may be older than the lock'
@@ -103,22 +105,22 @@ END $$;
 -- wait. The timeout is caught in a block of its own: what was granted in that very moment ends with the block.
 CREATE OR REPLACE FUNCTION pawl.take(name text, wait interval, key text, shared boolean) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
-DECLARE id bigint; class integer; obj integer; before text; ms double precision;
+DECLARE id bigint; class integer; obj integer; before pg_catalog.text; ms double precision;
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' OR transaction_timestamp() = statement_timestamp() THEN
+  IF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'read committed' OR pg_catalog.transaction_timestamp() OPERATOR(pg_catalog.=) pg_catalog.statement_timestamp() THEN
     PERFORM pawl.check_transaction();
   END IF;
   SELECT k.id, k.class, k.obj INTO id, class, obj FROM pawl.key(name, key) k;
   IF NOT pawl.try_xact_lock(id, class, obj, shared) THEN
-    ms := extract(epoch FROM wait) * 1000;
+    ms := extract(epoch FROM wait) OPERATOR(pg_catalog.*) 1000;
     IF ms IS NULL THEN PERFORM pawl.xact_lock(id, class, obj, shared);
-    ELSIF ms <= 0 THEN RETURN NULL;
+    ELSIF ms OPERATOR(pg_catalog.<=) 0 THEN RETURN NULL;
     ELSE
       BEGIN
-        before := current_setting('lock_timeout');
-        PERFORM set_config('lock_timeout', greatest(1, least(ms, 2147483647))::integer::text, true);
+        before := pg_catalog.current_setting('lock_timeout');
+        PERFORM pg_catalog.set_config('lock_timeout', greatest(1, least(ms, 2147483647))::integer::pg_catalog.text, true);
         PERFORM pawl.xact_lock(id, class, obj, shared);
-        PERFORM set_config('lock_timeout', before, true);
+        PERFORM pg_catalog.set_config('lock_timeout', before, true);
       EXCEPTION WHEN lock_not_available THEN RETURN NULL;
       END;
     END IF;
@@ -126,7 +128,8 @@ BEGIN
   RETURN pawl.next_token();
 END $$;
 
-CREATE OR REPLACE FUNCTION pawl.busy(name text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pawl.busy(name text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE at record := pawl.key(name, key);
 BEGIN
   RAISE EXCEPTION 'pawl: % is busy', quote_ident(name) USING ERRCODE = 'lock_not_available',

@@ -1,7 +1,8 @@
 -- Session scope: waits for at most slice_ms and returns the token, or NULL: still busy. The timeout, and a cancellation by a
 -- client that gave up, are caught here, so that the server's log stays silent. What was granted as time ran out is found in pg_locks. key: one bigint, or class and obj.
 CREATE OR REPLACE FUNCTION pawl.wait(key bigint, class integer, obj integer, shared boolean, slice_ms integer, tokens boolean,
-                                     flush boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+                                     flush boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM set_config('lock_timeout', slice_ms::text, true);
   BEGIN

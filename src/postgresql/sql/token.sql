@@ -8,11 +8,11 @@ GRANT USAGE, SELECT ON SEQUENCE pawl.token TO PUBLIC;
 GRANT SELECT ON SEQUENCE pawl.since, pawl.server TO PUBLIC;
 
 CREATE OR REPLACE FUNCTION pawl.clock_us() RETURNS bigint LANGUAGE sql VOLATILE AS
-  'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint';
+  'SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint';
 
 -- Timeline, system identifier and start time; and, because a dump may be put back while the server runs, which database and
 -- which sequence.
-CREATE OR REPLACE FUNCTION pawl.identity() RETURNS text LANGUAGE sql VOLATILE AS
+CREATE OR REPLACE FUNCTION pawl.identity() RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS
 $$ SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || ' ' || (SELECT system_identifier FROM pg_control_system())
           || ' ' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint
           || ' ' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '.' || 'pawl.server'::regclass::oid $$;
@@ -22,7 +22,7 @@ $$ SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || ' ' || (SELECT 
 -- The number first, the identity second: whoever sees the identity, in the WAL too, sees the lift. The block is left by an
 -- exception, which gives its lock back at once and leaves the sequences as they are. client_us: the caller's clock, 0 none.
 CREATE OR REPLACE FUNCTION pawl.admit(client_us bigint DEFAULT 0) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE me bigint; lifted bigint;
 BEGIN
   IF pg_is_in_recovery() THEN
@@ -55,12 +55,12 @@ END $$;
 CREATE OR REPLACE FUNCTION pawl.next_token(flush boolean DEFAULT true) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE n bigint;
 BEGIN
-  IF current_setting('pawl.admitted', true) IS DISTINCT FROM 'pawl.server'::regclass::oid::text THEN
+  IF coalesce(pg_catalog.current_setting('pawl.admitted', true) OPERATOR(pg_catalog.<>) 'pawl.server'::pg_catalog.regclass::pg_catalog.oid::pg_catalog.text, true) THEN
     PERFORM pawl.admit();
   END IF;
-  n := nextval('pawl.token');
-  IF flush AND pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN
-    PERFORM pg_logical_emit_message(true, 'pawl', ''::text);
+  n := pg_catalog.nextval('pawl.token'::pg_catalog.regclass);
+  IF flush AND pg_catalog.pg_current_wal_flush_lsn() OPERATOR(pg_catalog.<) pg_catalog.pg_current_wal_insert_lsn() THEN
+    PERFORM pg_catalog.pg_logical_emit_message(true, 'pawl', ''::pg_catalog.text);
   END IF;
   RETURN n;
 END $$;
@@ -68,7 +68,7 @@ END $$;
 -- ADVANCE: since = last = max(last + 2^20, now, to). setval could go below what others draw meanwhile, so they are shut out
 -- until this is committed. It waits for every open transaction that has drawn, but not for long, since all others wait too.
 CREATE OR REPLACE FUNCTION pawl.advance(to_token bigint DEFAULT 0) RETURNS bigint LANGUAGE plpgsql VOLATILE
-SET lock_timeout = '1s' AS $$
+SET lock_timeout = '1s' SET search_path = pg_catalog, pg_temp AS $$
 DECLARE lifted bigint;
 BEGIN
   PERFORM pawl.admit();

@@ -230,6 +230,90 @@ static void test_advance_and_open_transactions(void **state) {
     PQfinish(other);
 }
 
+/* What a role of no rights puts before the types, functions, operators and collations of the system runs with its
+ * rights: else it makes itself a superuser. In its temporary schema, which is looked into first, and in one of its own.
+ */
+static void test_nobody_gets_the_rights_of_the_owner(void **state) {
+    (void)state;
+    static const char *const calls[] = {
+        "SELECT pawl.admit()",
+        "BEGIN; SELECT pawl.lock('n'); COMMIT",
+        "BEGIN; SELECT pawl.try_lock('n', '1s'); COMMIT",
+        "SELECT pawl.guard('r', 'l', 7)",
+        "SELECT pawl.guard('r', 'l', 7)",
+        "SELECT pawl.guard('r', 'l', 8)",
+        "SELECT pawl.guard('r', 'l', 6)",
+        "SELECT pawl.guard_or_refuse('s', 'l', 7, 0, NULL)",
+        "SELECT pawl.guard_or_refuse('s', 'l', 6, 0, NULL)",
+        "SELECT pawl.guard_step('put', 's', 'l', 8, 0, '', 'w', '', false, '', 1000)",
+        "SELECT pawl.guard_row('t', 't')",
+        "BEGIN; SET LOCAL pawl.lock = 'l'; SET LOCAL pawl.token = '8'; SELECT pawl.guard_row('t', 't'), "
+        "pawl.guard_row('t', 't'), pawl.guard_row_anew('t', 'u'); INSERT INTO public.kept SELECT count(*), 1 FROM "
+        "public.kept; UPDATE public.kept SET n = 2; COMMIT"};
+    char url[128];
+    PGconn *c = database("eve", url);
+    sql_install(url);
+    sql_does(c, "CREATE ROLE eve LOGIN; CREATE TABLE public.kept (id int PRIMARY KEY, n int); SELECT "
+                "pawl.protect('public.kept'); GRANT ALL ON public.kept TO eve; CREATE SCHEMA evil AUTHORIZATION eve");
+    static const char *const places[] = {"pg_temp", "evil"}, *const types[] = {"text", "oid",    "regclass", "bytea",
+                                                                               "name", "float8", "int8"};
+    for (size_t place = 0; place < 2; place++)
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+            PGconn *eve = sql_dial(primary.port, "dbname=eve user=eve");
+            sql_does(c, "TRUNCATE pawl.guarded; SELECT setval('pawl.server', 0)");
+            if (place) sql_does(eve, "DROP SCHEMA IF EXISTS evil CASCADE");
+            if (place) sql_does(c, "CREATE SCHEMA evil AUTHORIZATION eve");
+            const char *in = places[place];
+            sql_does(eve,
+                     "CREATE FUNCTION %s.spring() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN IF current_user <> 'eve' "
+                     "THEN ALTER ROLE eve SUPERUSER; END IF; RETURN true; END $$;"
+                     "CREATE FUNCTION %s.spring(a pg_catalog.text, b pg_catalog.text) RETURNS bool LANGUAGE plpgsql AS "
+                     "$$ BEGIN PERFORM %s.spring(); RETURN a OPERATOR(pg_catalog.=) b; END $$;",
+                     in, in, in);
+            for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+                sql_does(eve, "CREATE DOMAIN %s.%s AS pg_catalog.%s CHECK (%s.spring())", in, types[t], types[t], in);
+            if (place)
+                sql_does(eve, "CREATE OPERATOR evil.= (leftarg = pg_catalog.text, rightarg = pg_catalog.text, function "
+                              "= evil.spring); CREATE FUNCTION evil.nextval(pg_catalog.text) RETURNS bigint LANGUAGE "
+                              "sql AS 'SELECT evil.spring()::int::bigint'; CREATE COLLATION evil.\"C\" FROM "
+                              "pg_catalog.\"POSIX\"; SET search_path = evil, pg_catalog");
+            free(sql_ask(eve, calls[i]));
+            free(sql_ask(eve, "ROLLBACK"));
+            if (sql_number(c, "SELECT count(*) FROM pg_roles WHERE rolname = 'eve' AND rolsuper"))
+                fail_msg("with types in %s, %s made its role a superuser", in, calls[i]);
+            PQfinish(eve);
+        }
+    PQfinish(c);
+}
+
+/* Every function of ours has a search path with the temporary schema last, but for those that are called at each lock
+ * or row, where it would cost as much as the rest: these are in the list, and name the schema of everything. */
+static void test_search_paths(void **state) {
+    (void)state;
+    char url[128];
+    PGconn *c = database("paths", url);
+    sql_install(url);
+    sql_does(c, "CREATE TABLE public.kept (id int PRIMARY KEY, n int); SELECT pawl.protect('public.kept')");
+    char *loose = sql_ask(c, "SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = "
+                             "'pawl'::regnamespace AND array_to_string(proconfig, ';') IS DISTINCT FROM NULL AND NOT "
+                             "'search_path=pg_catalog, pg_temp' = ANY (proconfig)");
+    assert_string_equal(loose, "");
+    free(loose);
+    loose = sql_ask(c, "SELECT string_agg(regexp_replace(proname, '_[0-9]+$', ''), ' ' ORDER BY proname) FROM pg_proc "
+                       "WHERE pronamespace = 'pawl'::regnamespace AND proconfig IS NULL");
+    assert_string_equal(loose, "clock_us guard guard_row lock lock_shared next_token protect take try_lock "
+                               "try_lock_shared try_xact_lock xact_lock");
+    free(loose);
+    /* A cast, a collation, or an operator in bodies with the owner's rights. */
+    loose = sql_ask(c, "SELECT string_agg(proname || ': ' || m[1], '; ') FROM pg_proc, regexp_matches(prosrc, "
+                       "'(::(?!pg_catalog\\.|bigint|integer)\\w+|COLLATE \"C\"|[^:]=[^>]|<[>=]?|\\|\\|)', 'g') m WHERE "
+                       "pronamespace = 'pawl'::regnamespace AND prosecdef AND proconfig IS NULL AND m[1] !~ "
+                       "'[.]=|:='");
+    assert_string_equal(loose, "");
+    free(loose);
+    PQfinish(c);
+}
+
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -241,6 +325,8 @@ int main(void) {
         cmocka_unit_test(test_as_text),
         cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_who_uses_cannot_change),
+        cmocka_unit_test(test_nobody_gets_the_rights_of_the_owner),
+        cmocka_unit_test(test_search_paths),
         cmocka_unit_test(test_advance_and_open_transactions),
     };
     return cmocka_run_group_tests_name("install", tests, group_setup, sql_group_teardown);
