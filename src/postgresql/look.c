@@ -16,11 +16,13 @@ static void add(char *text, size_t size, const char *key, const char *value) {
         strcat(text, piece);
 }
 
+static bool is_pawls(const char *application) { return strncmp(application, MARK, strlen(MARK)) == 0; }
+
 /* Columns application_name, pid, usename, client address from `first` on. */
 static void about_of(const PGresult *r, int row, int first, char ret[ABOUT_SIZE]) {
     const char *application = PQgetvalue(r, row, first);
     *ret = 0;
-    if (strncmp(application, MARK, strlen(MARK)) == 0) {
+    if (is_pawls(application)) {
         snprintf(ret, ABOUT_SIZE, "%s", application + strlen(MARK));
         return;
     }
@@ -61,10 +63,11 @@ static bool show(enum key_mode mode, const PGresult *r, int row, const char *nam
     if (two) snprintf(number, sizeof number, "%s%d/%d", mark, (int)(uint32_t) class, (int)(uint32_t)obj);
     else snprintf(number, sizeof number, "%s%lld", mark, (long long)(((uint64_t) class << 32) | (uint64_t)obj));
     about_of(r, row, 5, about);
+    bool has_since = place && !is_pawls(PQgetvalue(r, row, 5)); /* of ours the server knows the current slice only */
     struct bk_record record = {.name = name ? name : number,
                                .about = about,
                                .left_ms = -1,
-                               .since_ms = place ? strtoll(PQgetvalue(r, row, 9), NULL, 10) : 0,
+                               .since_ms = has_since ? strtoll(PQgetvalue(r, row, 9), NULL, 10) : 0,
                                .shared = strcmp(PQgetvalue(r, row, 4), "ShareLock") == 0,
                                .place = place};
     return each(&record, data);
