@@ -1,8 +1,8 @@
 /* etcd.c: the recipe: one transaction a question.
  *
  *   try      If nobody has a key under the lock's prefix Then put ours, Else show the first
- *   queue    If our key is not there Then put it, show the first, and who stands just before us
- *   ask      If our key is still there, as it was, Then show the first, and who stands just before us
+ *   queue    If our key is not there Then put it, show the first
+ *   ask      If our key is still there, as it was, Then show who stands just before us: if nobody does, we hold
  *   release  If our key is still there, as it was, Then delete it
  * Each that may grant reads the token's base in the same transaction. Whoever waits watches only the key just before
  * its own (hub.c), beginning now: a watch that begins in the past is served by etcd 3.4 only every 100 ms. */
@@ -95,30 +95,28 @@ static void watch(struct bk_session *s, const struct bk_claim *claim, struct pla
     line->watch_id = hub_wish(s->bk, claim->owner, before->key.data, before->key.len, line->seen);
 }
 
-/* In line: the first, and the one before us, NULL: none. */
-static enum bk_says judge(struct bk_session *s, struct bk_claim *claim, const Pb__KeyValue *first,
-                          const Pb__KeyValue *before, const Pb__TxnResponse *answer, size_t base_at,
-                          struct bk_grant *ret, struct bk_busy *ret_busy, pawl_error *error) {
-    struct place_in_line *line = claim->of;
-    if (!first) return nonsense(s, error);
-    if (first->create_revision == line->revision) return grant(s, claim, line->revision, answer, base_at, ret, error);
-    line->seen = answer->header->revision;
-    if (before) watch(s, claim, line, before);
-    fill_busy(first, before ? LOOK_MS : 1, true, ret_busy);
-    return BK_NO;
+/* The name of whoever holds, while we wait: not worth a word if it cannot be had. */
+static enum bk_says who_holds(struct bk_session *s, const struct keys *k, struct bk_until until, Pb__TxnResponse **ret,
+                              pawl_error *error) {
+    struct asking a;
+    ask_begin(&a);
+    a.txn.n_compare = 0;
+    ask_range(&a, true, k->lock, k->end, 0);
+    return txn(s, &a.txn, until, ret, error);
 }
 
-/* YES, NO: as take; *ret_gone: our key is not there any more. */
-static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
-                              struct bk_busy *ret_busy, bool *ret_gone, pawl_error *error) {
+/* In line, behind somebody. holder NULL: not known yet. YES, NO: as take; *ret_gone: our key is not there any more. */
+static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, const Pb__KeyValue *holder,
+                              struct bk_until until, struct bk_grant *ret, struct bk_busy *ret_busy, bool *ret_gone,
+                              pawl_error *error) {
     struct place_in_line *line = claim->of;
     struct keys k;
     struct asking a;
     AUTO_TXN answer = NULL;
+    AUTO_TXN named = NULL;
     keys_of(s->bk, claim, &k);
     ask_begin(&a);
     ask_if(&a, k.own, NULL, line->revision);
-    ask_range(&a, true, k.lock, k.end, 0);
     ask_range(&a, true, k.lock, k.end, line->revision);
     ask_range(&a, true, k.base, NULL, 0);
     enum bk_says says = txn(s, &a.txn, until, &answer, error);
@@ -126,7 +124,14 @@ static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, stru
     *ret_gone = !answer->succeeded;
     fill_busy(NULL, 1, false, ret_busy); /* if it is gone, for whoever does not put it there again at once */
     if (*ret_gone) return BK_NO;
-    return judge(s, claim, only(range_at(answer, 0)), only(range_at(answer, 1)), answer, 2, ret, ret_busy, error);
+    if (!range_at(answer, 0)) return nonsense(s, error);
+    const Pb__KeyValue *before = only(range_at(answer, 0));
+    if (!before) return grant(s, claim, line->revision, answer, 1, ret, error);
+    line->seen = answer->header->revision;
+    watch(s, claim, line, before);
+    if (!holder && (says = who_holds(s, &k, until, &named, error)) != BK_YES) return says;
+    fill_busy(holder ? holder : only(range_at(named, 0)), LOOK_MS, true, ret_busy);
+    return BK_NO;
 }
 
 static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
@@ -139,9 +144,7 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
     ask_begin(&a);
     ask_if(&a, k.own, NULL, 0);
     ask_put(&a, &k, claim);
-    ask_range(&a, true, k.lock, k.end, INT64_MAX); /* the last two: ours, which it sees, and the one before it */
-    a.ranges[0].limit = 2;
-    ask_range(&a, true, k.lock, k.end, 0);
+    ask_range(&a, true, k.lock, k.end, 0); /* which sees ours */
     ask_range(&a, true, k.base, NULL, 0);
     ask_range(&a, false, k.own, NULL, 0);
     struct place_in_line *line = calloc(1, sizeof *line);
@@ -150,19 +153,17 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
         return BK_FAULT;
     }
     enum bk_says says = txn(s, &a.txn, until, &answer, error);
-    const Pb__KeyValue *mine = says == BK_YES && !answer->succeeded ? only(range_at(answer, 0)) : NULL;
-    if (says == BK_YES && !answer->succeeded && !mine) says = nonsense(s, error);
+    const Pb__KeyValue *found = says == BK_YES ? only(range_at(answer, answer->succeeded ? 1 : 0)) : NULL;
+    if (says == BK_YES && !found) says = nonsense(s, error);
     if (says != BK_YES) {
         free(line);
         return says;
     }
-    line->revision = mine ? mine->create_revision : answer->header->revision;
+    line->revision = answer->succeeded ? answer->header->revision : found->create_revision;
     claim->of = line;
-    if (!answer->succeeded) return ask_again(s, claim, until, ret, ret_busy, &gone, error); /* a repeat */
-    const Pb__RangeResponse *last = range_at(answer, 1);
-    if (!last || last->n_kvs == 0 || last->kvs[0]->create_revision != line->revision) return nonsense(s, error);
-    return judge(s, claim, only(range_at(answer, 2)), last->n_kvs > 1 ? last->kvs[1] : NULL, answer, 3, ret, ret_busy,
-                 error);
+    if (answer->succeeded && found->create_revision == line->revision)
+        return grant(s, claim, line->revision, answer, 2, ret, error);
+    return ask_again(s, claim, answer->succeeded ? found : NULL, until, ret, ret_busy, &gone, error);
 }
 
 static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queue, struct bk_until until,
@@ -180,7 +181,7 @@ static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queu
     if (says != BK_YES) return says;
     s->admitted = true;
     if (claim->of) {
-        says = ask_again(s, claim, until, ret, ret_busy, &gone, error);
+        says = ask_again(s, claim, NULL, until, ret, ret_busy, &gone, error);
         if (!gone) return says;
         free(claim->of); /* deleted by somebody: to the end of the line */
         claim->of = NULL;
