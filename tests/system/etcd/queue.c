@@ -173,7 +173,7 @@ static void test_each_release_wakes_one(void **state) {
     print_message("# %d waiters: %.2f questions for each hand-over, the slowest took %.1f ms\n", n, each,
                   (double)slowest / 1e6);
     assert_true(each < 2.2); /* a release, and one that asks */
-    assert_true(slowest < 5000 * NS_PER_MS);
+    assert_true(slowest < NS_PER_S);
     for (int i = 0; i < n; i++) pawl_close(clients[i]);
     free(clients);
     free(locks);
@@ -206,7 +206,7 @@ static void test_no_hand_over_stalls(void **state) {
     for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_turns, NULL), 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
     print_message("# the slowest of all turns waited %.0f ms\n", (double)slowest_ns / 1e6);
-    assert_true(slowest_ns < 5000 * NS_PER_MS);
+    assert_true(slowest_ns < NS_PER_S);
 }
 
 /* Cut off for longer than its ttl while it waits: what it had there is gone, and it begins anew. */
