@@ -1,8 +1,9 @@
 /* etcd.c: the recipe: one transaction a question.
  *
  *   try      If nobody has a key under the lock's prefix Then put ours, Else show the first
- *   queue    If our key is not there Then put it, show the first
- *   ask      If our key is still there, as it was, Then show who stands just before us: if nobody does, we hold
+ *   queue    If our key is not there Then put it, show the last two: ours, and who stands just before us
+ *   ask      If our key is still there, as it was, Then show who stands just before us
+ *            If nobody does, we hold. Else the first in line holds: asked for its name only if there are others
  *   release  delete our key: no transaction, which would cost the service a seventh more. Of no other acquisition is it
  *            the key: none of this client on that name has its place, or its owner value, before it is surely over,
  *            and whose release ended unknown keeps it for good
@@ -97,25 +98,33 @@ static void watch(struct bk_session *s, const struct bk_claim *claim, struct pla
     line->watch_id = hub_wish(s->bk, claim->owner, before->key.data, before->key.len, line->seen);
 }
 
-/* The name of whoever holds, while we wait: not worth a word if it cannot be had. */
-static enum bk_says who_holds(struct bk_session *s, const struct keys *k, struct bk_until until, Pb__TxnResponse **ret,
-                              pawl_error *error) {
+/* In line behind `before`, at the answer's revision. alone: nobody else is in line, so that one holds. If the name of
+ * whoever holds cannot be had, that is no failure: our key is there, and waits. */
+static enum bk_says stand_behind(struct bk_session *s, struct bk_claim *claim, const struct keys *k,
+                                 const Pb__KeyValue *before, bool alone, const Pb__TxnResponse *answer,
+                                 struct bk_until until, struct bk_busy *ret_busy) {
+    struct place_in_line *line = claim->of;
     struct asking a;
+    AUTO_TXN named = NULL;
+    line->seen = answer->header->revision;
+    watch(s, claim, line, before);
+    fill_busy(before, LOOK_MS, true, ret_busy);
+    if (alone) return BK_NO;
     ask_begin(&a);
     a.txn.n_compare = 0;
     ask_range(&a, true, k->lock, k->end, 0);
-    return txn(s, &a.txn, until, ret, error);
+    if (txn(s, &a.txn, until, &named, NULL) == BK_YES) fill_busy(only(range_at(named, 0)), LOOK_MS, true, ret_busy);
+    else *ret_busy = (struct bk_busy){.ask_again_ms = LOOK_MS, .wake_fd = -1, .queued = true};
+    return BK_NO;
 }
 
-/* In line, behind somebody. holder NULL: not known yet. YES, NO: as take; *ret_gone: our key is not there any more. */
-static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, const Pb__KeyValue *holder,
-                              struct bk_until until, struct bk_grant *ret, struct bk_busy *ret_busy, bool *ret_gone,
-                              pawl_error *error) {
+/* YES, NO: as take; *ret_gone: our key is not there any more. */
+static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
+                              struct bk_busy *ret_busy, bool *ret_gone, pawl_error *error) {
     struct place_in_line *line = claim->of;
     struct keys k;
     struct asking a;
     AUTO_TXN answer = NULL;
-    AUTO_TXN named = NULL;
     keys_of(s->bk, claim, &k);
     ask_begin(&a);
     ask_if(&a, k.own, NULL, line->revision);
@@ -129,11 +138,7 @@ static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, cons
     if (!range_at(answer, 0)) return nonsense(s, error);
     const Pb__KeyValue *before = only(range_at(answer, 0));
     if (!before) return grant(s, claim, line->revision, answer, 1, ret, error);
-    line->seen = answer->header->revision;
-    watch(s, claim, line, before);
-    if (!holder && (says = who_holds(s, &k, until, &named, error)) != BK_YES) return says;
-    fill_busy(holder ? holder : only(range_at(named, 0)), LOOK_MS, true, ret_busy);
-    return BK_NO;
+    return stand_behind(s, claim, &k, before, false, answer, until, ret_busy);
 }
 
 static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
@@ -146,7 +151,8 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
     ask_begin(&a);
     ask_if(&a, k.own, NULL, 0);
     ask_put(&a, &k, claim);
-    ask_range(&a, true, k.lock, k.end, 0); /* which sees ours */
+    ask_range(&a, true, k.lock, k.end, INT64_MAX); /* which sees ours */
+    a.ranges[0].limit = 2;
     ask_range(&a, true, k.base, NULL, 0);
     ask_range(&a, false, k.own, NULL, 0);
     struct place_in_line *line = calloc(1, sizeof *line);
@@ -155,17 +161,20 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
         return BK_FAULT;
     }
     enum bk_says says = txn(s, &a.txn, until, &answer, error);
-    const Pb__KeyValue *found = says == BK_YES ? only(range_at(answer, answer->succeeded ? 1 : 0)) : NULL;
-    if (says == BK_YES && !found) says = nonsense(s, error);
+    const Pb__RangeResponse *last = says == BK_YES ? range_at(answer, answer->succeeded ? 1 : 0) : NULL;
+    const Pb__KeyValue *mine = only(last);
+    bool put = mine && answer->succeeded;
+    if (says == BK_YES && (!mine || (put && mine->create_revision != answer->header->revision)))
+        says = nonsense(s, error);
     if (says != BK_YES) {
         free(line);
         return says;
     }
-    line->revision = answer->succeeded ? answer->header->revision : found->create_revision;
+    line->revision = mine->create_revision;
     claim->of = line;
-    if (answer->succeeded && found->create_revision == line->revision)
-        return grant(s, claim, line->revision, answer, 2, ret, error);
-    return ask_again(s, claim, answer->succeeded ? found : NULL, until, ret, ret_busy, &gone, error);
+    if (!put) return ask_again(s, claim, until, ret, ret_busy, &gone, error); /* a repeat */
+    if (last->n_kvs == 1) return grant(s, claim, line->revision, answer, 2, ret, error);
+    return stand_behind(s, claim, &k, last->kvs[1], last->count == 2, answer, until, ret_busy);
 }
 
 static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queue, struct bk_until until,
@@ -183,7 +192,7 @@ static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queu
     if (says != BK_YES) return says;
     s->admitted = true;
     if (claim->of) {
-        says = ask_again(s, claim, NULL, until, ret, ret_busy, &gone, error);
+        says = ask_again(s, claim, until, ret, ret_busy, &gone, error);
         if (!gone) return says;
         free(claim->of); /* deleted by somebody: to the end of the line */
         claim->of = NULL;
