@@ -25,22 +25,28 @@ enum column {
 static const char question_text[] =
     "SELECT current_setting('server_version'), pg_is_in_recovery(), "
     "(SELECT count(*) FROM pg_stat_replication), current_setting('synchronous_standby_names'), "
-    "(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), "
-    "least(current_setting('max_connections')::int8 - current_setting('superuser_reserved_connections')::int8, "
-    "(SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database()), "
-    "(SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = session_user)), "
+    "used, most, "
     "(SELECT count(*) FROM pg_locks WHERE NOT fastpath), "
     "current_setting('max_locks_per_transaction')::int8 * (current_setting('max_connections')::int8 + "
     "current_setting('max_prepared_transactions')::int8), "
     "current_setting('fsync'), current_setting('full_page_writes'), "
     "(SELECT string_agg(name || ' ' || reset_val || coalesce(unit, ''), ', ' ORDER BY name) FROM pg_settings WHERE "
     "name "
-    "IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout', 'statement_timeout') "
+    "IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout') "
     "AND reset_val <> '0'), "
     "(SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), "
     "coalesce(inet_server_addr() <<= '127.0.0.0/8' OR inet_server_addr() = '::1', true), "
     "(SELECT bool_or(rolsuper OR oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'pawl')) FROM pg_roles WHERE "
-    "rolname = session_user)";
+    "rolname = session_user) "
+    /* of the server, the database and the role: the one with the least room; all roles may see these counts */
+    "FROM (SELECT used, most FROM (SELECT (SELECT sum(numbackends) FROM pg_stat_database) AS used, "
+    "current_setting('max_connections')::int8 - current_setting('superuser_reserved_connections')::int8 - "
+    "coalesce(current_setting('reserved_connections', true)::int8, 0) AS most "
+    "UNION ALL SELECT numbackends, datconnlimit FROM pg_stat_database JOIN pg_database ON oid = datid "
+    "WHERE oid = (SELECT oid FROM pg_database WHERE datname = current_database()) AND datconnlimit >= 0 "
+    "UNION ALL SELECT (SELECT count(*) FROM pg_stat_activity WHERE usesysid = oid), rolconnlimit FROM pg_roles "
+    "WHERE rolname = session_user AND rolconnlimit >= 0) AS limits "
+    "ORDER BY used / greatest(most, 1)::numeric DESC LIMIT 1) AS room";
 
 struct looking {
     const PGresult *r;

@@ -49,6 +49,9 @@ reload() { # SETTING VALUE
     sql "ALTER ROLE app SET statement_timeout = '1s'"
     planted "postgresql: the role ends long statements" "P06 warning"
     sql "ALTER ROLE app RESET ALL"
+    sql "ALTER ROLE app SET idle_session_timeout = '10s'" # not inside a transaction; and pawl run puts it aside
+    planted "postgresql: (nothing: the role ends sessions that rest)" ""
+    sql "ALTER ROLE app RESET ALL"
     planted "postgresql: token=off" "+P08 warning" "$PAWL_URL?token=off"
     planted "postgresql: flush=off" "P08 warning" "$PAWL_URL?flush=off"
     planted "postgresql: pooler=session" "P08 warning" "$PAWL_URL?pooler=session"
@@ -63,6 +66,21 @@ reload() { # SETTING VALUE
     read -rt 60 _ <&"${HOLD[0]}"
     planted "postgresql: nine tenths of the lock table are used" "P04 warning"
     kill "$HOLD_PID"
+    mkfifo never
+    exec {never}<>never
+    sql "ALTER DATABASE postgres CONNECTION LIMIT 20"
+    for _ in {1..15}; do # of another role
+        psql -qAtX "$PAWL_TEST_POSTGRESQL" <&"$never" >/dev/null 2>&1 3>&- &
+        pids+=($!)
+    done
+    many() { [ "$(sql "SELECT numbackends > 15 FROM pg_stat_database WHERE datname = 'postgres'")" = t ]; }
+    until_ok 60 many
+    planted "postgresql: others use most of the connections" "P03 warning"
+    kill "${pids[@]}"
+    wait "${pids[@]}" || true
+    pids=()
+    exec {never}>&-
+    sql "ALTER DATABASE postgres CONNECTION LIMIT -1"
     sql "ALTER ROLE app CONNECTION LIMIT 1"
     planted "postgresql: the role may have one connection" "+P03 warning"
     sql "ALTER ROLE app CONNECTION LIMIT 0"
@@ -94,4 +112,4 @@ reload() { # SETTING VALUE
     planted "postgresql: a server that only pretends to lock" "+P09 unsafe" "$pretending?token=off"
 }
 
-@test "the table" { rows 14; }
+@test "the table" { rows 15; }
