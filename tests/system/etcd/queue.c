@@ -173,7 +173,7 @@ static void test_each_release_wakes_one(void **state) {
     print_message("# %d waiters: %.2f questions for each hand-over, the slowest took %.1f ms\n", n, each,
                   (double)slowest / 1e6);
     assert_true(each < 2.2); /* a release, and one that asks */
-    assert_true(slowest < NS_PER_S);
+    assert_true(slowest < 5 * NS_PER_S);
     for (int i = 0; i < n; i++) pawl_close(clients[i]);
     free(clients);
     free(locks);
@@ -198,15 +198,24 @@ static void *take_turns(void *data) {
     return NULL;
 }
 
-/* A release between what a waiter saw and its watch is not missed, nor any message that came while another was heard.
- */
-static void test_no_hand_over_stalls(void **state) {
-    (void)state;
+static void take_turns_in_three(void) {
     pthread_t threads[3];
+    atomic_store(&slowest_ns, 0);
     for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&threads[i], NULL, take_turns, NULL), 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
     print_message("# the slowest of all turns waited %.0f ms\n", (double)slowest_ns / 1e6);
-    assert_true(slowest_ns < NS_PER_S);
+}
+
+/* A release between what a waiter saw and its watch is not missed, nor any message that came while another was heard.
+ * A disk that stands still for a second is not ours: then it is tried again. A wake-up that was missed costs 30 s. */
+static void test_no_hand_over_stalls(void **state) {
+    (void)state;
+    for (int tries = 0; tries < 3; tries++) {
+        take_turns_in_three();
+        assert_true(slowest_ns < 10 * NS_PER_S);
+        if (slowest_ns < NS_PER_S) return;
+    }
+    fail_msg("slower than a second, three times");
 }
 
 /* Cut off for longer than its ttl while it waits: what it had there is gone, and it begins anew. */
