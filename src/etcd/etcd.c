@@ -1,9 +1,9 @@
 /* etcd.c: the recipe: one transaction a question.
  *
  *   try      If nobody has a key under the lock's prefix Then put ours, Else show the first
- *   queue    If our key is not there Then put it, show the last two: ours, and who stands just before us
+ *   queue    If our key is not there Then put it, show the first, and the last two: ours, and who stands just before
  *   ask      If our key is still there, as it was, Then show who stands just before us
- *            If nobody does, we hold. Else the first in line holds: asked for its name only if there are others
+ *            If nobody does, we hold; else, which is rare, who is the first is asked for once more
  *   release  delete our key: no transaction, which would cost the service a seventh more. Of no other acquisition is it
  *            the key: none of this client on that name has its place, or its owner value, before it is surely over,
  *            and whose release ended unknown keeps it for good
@@ -98,18 +98,18 @@ static void watch(struct bk_session *s, const struct bk_claim *claim, struct pla
     line->watch_id = hub_wish(s->bk, claim->owner, before->key.data, before->key.len, line->seen);
 }
 
-/* In line behind `before`, at the answer's revision. alone: nobody else is in line, so that one holds. If the name of
- * whoever holds cannot be had, that is no failure: our key is there, and waits. */
+/* In line behind `before`, at the answer's revision. holder NULL: not known. If it cannot be had, that is no failure:
+ * our key is there, and waits. */
 static enum bk_says stand_behind(struct bk_session *s, struct bk_claim *claim, const struct keys *k,
-                                 const Pb__KeyValue *before, bool alone, const Pb__TxnResponse *answer,
+                                 const Pb__KeyValue *before, const Pb__KeyValue *holder, const Pb__TxnResponse *answer,
                                  struct bk_until until, struct bk_busy *ret_busy) {
     struct place_in_line *line = claim->of;
     struct asking a;
     AUTO_TXN named = NULL;
     line->seen = answer->header->revision;
     watch(s, claim, line, before);
-    fill_busy(before, LOOK_MS, true, ret_busy);
-    if (alone) return BK_NO;
+    fill_busy(holder, LOOK_MS, true, ret_busy);
+    if (holder) return BK_NO;
     ask_begin(&a);
     a.txn.n_compare = 0;
     ask_range(&a, true, k->lock, k->end, 0);
@@ -138,7 +138,7 @@ static enum bk_says ask_again(struct bk_session *s, struct bk_claim *claim, stru
     if (!range_at(answer, 0)) return nonsense(s, error);
     const Pb__KeyValue *before = only(range_at(answer, 0));
     if (!before) return grant(s, claim, line->revision, answer, 1, ret, error);
-    return stand_behind(s, claim, &k, before, false, answer, until, ret_busy);
+    return stand_behind(s, claim, &k, before, NULL, answer, until, ret_busy);
 }
 
 static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
@@ -153,6 +153,7 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
     ask_put(&a, &k, claim);
     ask_range(&a, true, k.lock, k.end, INT64_MAX); /* which sees ours */
     a.ranges[0].limit = 2;
+    ask_range(&a, true, k.lock, k.end, 0);
     ask_range(&a, true, k.base, NULL, 0);
     ask_range(&a, false, k.own, NULL, 0);
     struct place_in_line *line = calloc(1, sizeof *line);
@@ -173,8 +174,8 @@ static enum bk_says queue_up(struct bk_session *s, struct bk_claim *claim, struc
     line->revision = mine->create_revision;
     claim->of = line;
     if (!put) return ask_again(s, claim, until, ret, ret_busy, &gone, error); /* a repeat */
-    if (last->n_kvs == 1) return grant(s, claim, line->revision, answer, 2, ret, error);
-    return stand_behind(s, claim, &k, last->kvs[1], last->count == 2, answer, until, ret_busy);
+    if (last->n_kvs == 1) return grant(s, claim, line->revision, answer, 3, ret, error);
+    return stand_behind(s, claim, &k, last->kvs[1], only(range_at(answer, 2)), answer, until, ret_busy);
 }
 
 static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queue, struct bk_until until,
