@@ -18,7 +18,8 @@ static const char usage[] =
     "  -w, --wait DUR    for the service to answer (5s)\n"
     "  -u, --url URL   -v   -q   --log text|json\n"
     "\n"
-    "Exit: 0 taken away; 1 it was free; 119 not to be had here; 120 the service does not answer, or denies it; 125.\n";
+    "Exit: 0 taken away; 1 it was free; 119 not to be had here; 120 the service does not answer, or denies it;\n"
+    "123, 124 still held (PostgreSQL: a prepared transaction, a session that does not end); 125.\n";
 
 static void print_json(const char *name, const char *url, const pawl_broken *broken) {
     fputs("{\"name\":", stdout);

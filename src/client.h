@@ -170,7 +170,8 @@ int session_borrow(pawl_client *client, enum session_want want, struct bk_until 
 int session_borrow_this(pawl_client *client, struct session *session, struct bk_until until, pawl_error *error);
 void session_return(pawl_client *client, struct session *session, bool broken);
 void session_waits_locked(pawl_client *client, struct session *session); /* it stays lent to a claim that waits in it */
-void session_died_locked(pawl_client *client, struct session *session);  /* its grants are lost */
+void session_died_locked(pawl_client *client, struct session *session,
+                         const char *why);                                /* its grants are lost; why: "" unknown */
 void session_let_go_locked(pawl_client *client, struct session *session); /* one grant less on it */
 void session_drop_all(pawl_client *client, bool forked);
 void session_hang_ups_locked(pawl_client *client); /* what hang_up_fd tells */

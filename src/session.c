@@ -4,6 +4,7 @@
 #include "client.h"
 #include "clock.h"
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 
@@ -178,10 +179,17 @@ void session_return(pawl_client *c, struct session *s, bool broken) {
         c->lease_planned = true;
         keeper_want_locked(c, s->beat_ns);
     }
-    if (s->dead) session_died_locked(c, s);
+    if (s->dead) session_died_locked(c, s, "");
     if (wanted) pthread_cond_broadcast(&c->session_free); /* one signal might meet somebody else */
     else pthread_cond_signal(&c->session_free);
     pthread_mutex_unlock(&c->mutex);
+}
+
+/* What the other end said before it hung up is read by asking. */
+static void hung_up_locked(pawl_client *c, struct session *s) {
+    pawl_error error = PAWL_ERROR_INIT;
+    if (c->be->beat && !s->busy && !s->dead) c->be->beat(s->bk, &error);
+    session_died_locked(c, s, error.text);
 }
 
 void session_hang_ups_locked(pawl_client *c) {
@@ -190,7 +198,7 @@ void session_hang_ups_locked(pawl_client *c) {
         for (int i = 0; i < n; i++) { /* it is there: whoever drops it ends the watch first */
             bool again = false;
             for (int k = 0; k < i; k++) again = again || events[k].data.ptr == events[i].data.ptr;
-            if (!again) session_died_locked(c, events[i].data.ptr);
+            if (!again) hung_up_locked(c, events[i].data.ptr);
         }
 }
 
@@ -205,7 +213,7 @@ static void beat_locked(pawl_client *c, struct session *s, int64_t now) {
         if (!s->asked_ns) s->asked_ns = now;
         s->beat_ns = clock_after_ms(now, third_ms / 16 + 1);
     } else {
-        session_died_locked(c, s);
+        session_died_locked(c, s, error.text);
     }
 }
 
@@ -220,12 +228,13 @@ int64_t session_beats_locked(pawl_client *c) {
     return next;
 }
 
-void session_died_locked(pawl_client *c, struct session *s) {
+void session_died_locked(pawl_client *c, struct session *s, const char *why) {
+    char text[600];
+    snprintf(text, sizeof text, "the connection that held the lock ended%s%s", *why ? ": " : "", why);
     s->dead = true;
     for (pawl_lock *l = s->holds > 0 ? c->locks : NULL, *next; l; l = next) {
         next = l->next;
-        if (l->session == s && l->state == LOCK_HELD)
-            lock_lose_locked(l, PAWL_LOST_SESSION, "the connection that held the lock ended");
+        if (l->session == s && l->state == LOCK_HELD) lock_lose_locked(l, PAWL_LOST_SESSION, text);
     }
     if (!s->busy && s->holds == 0) drop_locked(c, s);
 }

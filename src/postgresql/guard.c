@@ -213,9 +213,10 @@ static int postgresql_guard_read(struct guard_store *store, const struct guard_s
                        1, values, step->resource, until, &result, error);
     if (code) return code;
     if (PQntuples(result) == 0) return PAWL_GNORECORD;
-    code = ask_sql(
-        store, "SELECT at_us, from_token, to_token, writer, why FROM pawl.guard_reset WHERE resource OPERATOR(pg_catalog.=) $1::pg_catalog.text ORDER BY id",
-        1, values, step->resource, until, &resets, error);
+    code = ask_sql(store,
+                   "SELECT at_us, from_token, to_token, writer, why FROM pawl.guard_reset WHERE resource "
+                   "OPERATOR(pg_catalog.=) $1::pg_catalog.text ORDER BY id",
+                   1, values, step->resource, until, &resets, error);
     if (code) return code;
     *ret = NULL;
     code = make_record(step->resource, result, resets, ret);
@@ -253,10 +254,13 @@ static int postgresql_guard_protect(struct guard_store *store, const char *table
     struct bk_until until = {until_ns, -1};
     const char *values[] = {table, expression};
     pawl_error own = PAWL_ERROR_INIT;
-    int code = ask_sql(store, "SELECT layout, 'pawl.protect(pg_catalog.regclass,pg_catalog.text)'::pg_catalog.regprocedure FROM pawl.meta", 0, NULL,
-                       table, until, &layout, error);
+    int code = ask_sql(
+        store,
+        "SELECT layout, 'pawl.protect(pg_catalog.regclass,pg_catalog.text)'::pg_catalog.regprocedure FROM pawl.meta", 0,
+        NULL, table, until, &layout, error);
     if (code) return code;
-    code = ask_sql(store, "SELECT pawl.protect($1::pg_catalog.text::pg_catalog.regclass, $2)", 2, values, table, until, &result, &own);
+    code = ask_sql(store, "SELECT pawl.protect($1::pg_catalog.text::pg_catalog.regclass, $2)", 2, values, table, until,
+                   &result, &own);
     if (code != PAWL_EUNSAFE) error_copy(error, &own);
     else {
         char *blame = strstr(own.text, ": pawl is not installed there");

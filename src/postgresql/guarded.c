@@ -72,8 +72,9 @@ PAWL_EXPORT int pawl_postgres_guard(PGconn *conn, const pawl_guard_write *given,
     int code = check_open(conn, error);
     if (code) return code;
     return run(conn,
-               write.service ? "SELECT pawl.guard($1, $2, $3, $4, $5) FROM pg_catalog.set_config('pawl.service', $6, true)"
-                             : "SELECT pawl.guard($1, $2, $3, $4, $5) WHERE $6 OPERATOR(pg_catalog.=) ''::pg_catalog.text",
+               write.service
+                   ? "SELECT pawl.guard($1, $2, $3, $4, $5) FROM pg_catalog.set_config('pawl.service', $6, true)"
+                   : "SELECT pawl.guard($1, $2, $3, $4, $5) WHERE $6 OPERATOR(pg_catalog.=) ''::pg_catalog.text",
                6, values, error);
 }
 

@@ -1,6 +1,7 @@
 /* look.c: who holds and who waits, as far as the server tells: pg_locks knows numbers and sessions, not names; a
  * session of pawl says in its application_name what about.h says. Where the numbers of the tokens stand. */
 #include "about.h"
+#include "clock.h"
 #include "postgresql.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,10 @@ static void about_of(const PGresult *r, int row, int first, char ret[ABOUT_SIZE]
     }
     add(ret, ABOUT_SIZE, "host", PQgetvalue(r, row, first + 3));
     add(ret, ABOUT_SIZE, "user", PQgetvalue(r, row, first + 2));
-    add(ret, ABOUT_SIZE, "command", *application ? application : "a session");
+    add(ret, ABOUT_SIZE, "command",
+        PQgetisnull(r, row, first + 1) ? "a prepared transaction"
+        : *application                 ? application
+                                       : "a session");
     add(ret, ABOUT_SIZE, "pid", PQgetvalue(r, row, first + 1));
 }
 
@@ -110,27 +114,85 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     return BK_YES;
 }
 
+/* --- taking it away --- */
+
+#define LOOK_AGAIN_MS 20
+#define LAST_ANSWER_MS 2000 /* for the last look, which tells what is still there */
+
+/* Columns: application_name, pid, usename, client address, and a prepared transaction's name as SQL has it. */
+static enum bk_says ask_holders(struct bk_session *s, const struct key *key, bool end, struct bk_until until,
+                                PGresult **ret, pawl_error *error) {
+    char sql[2048], target[512];
+    target_of(s, target, sizeof target);
+    snprintf(
+        sql, sizeof sql,
+        "SELECT a.application_name, l.pid, a.usename, coalesce(host(a.client_addr), ''), quote_literal(p.gid)%s "
+        "FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid "
+        "LEFT JOIN (SELECT x.virtualtransaction, g.gid FROM pg_locks x JOIN pg_prepared_xacts g ON g.transaction = "
+        "x.transactionid WHERE x.pid IS NULL) p ON l.pid IS NULL AND p.virtualtransaction = l.virtualtransaction "
+        "WHERE l.locktype = 'advisory' AND l.granted "
+        "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) %s",
+        end ? ", pg_terminate_backend(l.pid)" : "", target);
+    return question_once(s, sql, key->n, key->values, until, ret, error);
+}
+
+/* One of those that were told to end, and that has it still. -1: none. */
+static int still_there(const PGresult *told, const PGresult *now) {
+    for (int i = 0; i < PQntuples(now); i++)
+        for (int k = 0; k < PQntuples(told); k++)
+            if (strcmp(PQgetvalue(now, i, 1), PQgetvalue(told, k, 1)) == 0) return i;
+    return -1;
+}
+
+static bool pause_until(struct bk_until until) {
+    int64_t next_ns = clock_after_ms(clock_now_ns(), LOOK_AGAIN_MS);
+    return next_ns < until.at_ns && clock_wait_fd(-1, 0, next_ns, until.cancel_fd) == 0;
+}
+
+/* A session that was told to end may be long about it, or stand still; and a prepared transaction has none. */
+static enum bk_says see_them_go(struct bk_session *s, const struct key *key, const PGresult *told,
+                                struct bk_until until, pawl_error *error) {
+    for (int i = 0; i < PQntuples(told); i++)
+        if (PQgetisnull(told, i, 1)) {
+            const char *name = PQgetisnull(told, i, 4) ? "'its name'" : PQgetvalue(told, i, 4);
+            error_set(error, PAWL_EBUSY, s->node,
+                      "%s: held by a prepared transaction, which no session has that could be ended: ROLLBACK PREPARED "
+                      "%.200s, or COMMIT PREPARED",
+                      s->node, name);
+            return BK_FAULT;
+        }
+    struct bk_until answer = until;
+    answer.at_ns = clock_after_ms(until.at_ns, LAST_ANSWER_MS);
+    for (;;) {
+        AUTO_RESULT now = NULL;
+        enum bk_says says = ask_holders(s, key, false, answer, &now, error);
+        if (says != BK_YES) return says;
+        int left = still_there(told, now);
+        if (left < 0) return BK_YES;
+        if (pause_until(until)) continue;
+        error_set(error, PAWL_ETIMEOUT, s->node,
+                  "%s: process %s of the server (user %s) was told to end, and still holds the lock: if it stands "
+                  "still, only ending it there helps, or waiting (-w)",
+                  s->node, PQgetvalue(now, left, 1), PQgetvalue(now, left, 2));
+        return BK_FAULT;
+    }
+}
+
 /* Whoever has it learns it from the end of his connection; what else that session held goes with it. */
 enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool at_once, struct bk_until until,
                         struct bk_evicted *ret, pawl_error *error) {
     (void)at_once;
-    AUTO_RESULT result = NULL;
+    AUTO_RESULT told = NULL;
     struct key key;
-    char sql[2048], target[512];
     if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
-    target_of(s, target, sizeof target);
-    snprintf(
-        sql, sizeof sql,
-        "SELECT a.application_name, a.pid, a.usename, coalesce(host(a.client_addr), ''), pg_terminate_backend(l.pid) "
-        "FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.locktype = 'advisory' AND l.granted "
-        "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) %s",
-        target);
-    enum bk_says says = question_once(s, sql, key.n, key.values, until, &result, error);
+    enum bk_says says = ask_holders(s, &key, true, until, &told, error);
     if (says != BK_YES) return says;
-    if (PQntuples(result) == 0) return BK_NO;
-    about_of(result, 0, 0, ret->holder);
-    return BK_YES;
+    if (PQntuples(told) == 0) return BK_NO;
+    about_of(told, 0, 0, ret->holder);
+    return see_them_go(s, &key, told, until, error);
 }
+
+/* --- numbers --- */
 
 enum bk_says look_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                          pawl_error *error) {

@@ -36,6 +36,7 @@ struct bk_session {
     PGconn *conn;
     char node[128];
     bool gone;         /* its state is not known any more: to be dropped */
+    char goodbye[300]; /* why the server ended it, "" unknown */
     unsigned prepared; /* bits of statements that the server knows */
     /* What is to be done about the answer that is still to come, if nobody waits for it any more. */
     enum { OWES_NOTHING, OWES_ANSWER, OWES_PREPARED, OWES_TRY } owes;

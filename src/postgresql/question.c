@@ -9,7 +9,8 @@
 
 static void lost(const struct bk_session *s, const char *what, pawl_error *error) {
     char text[300];
-    refusal_text(s->conn, text, sizeof text);
+    if (*s->goodbye) snprintf(text, sizeof text, "%s", s->goodbye);
+    else refusal_text(s->conn, text, sizeof text);
     error_set(error, PAWL_EUNREACHABLE, s->node, "%s: %s: %s", s->node, what, *text ? text : "the connection ended");
 }
 
@@ -69,6 +70,8 @@ enum bk_says question_settle(struct bk_session *s, struct bk_until until, pawl_e
 enum bk_says question_beat(struct bk_session *s, pawl_error *error) {
     struct bk_until at_once = {.at_ns = 0, .cancel_fd = -1};
     if (!s->owes) {
+        if (PQconsumeInput(s->conn)) (void)PQisBusy(s->conn); /* hears why it was ended */
+        if (s->gone) return lost(s, "the server ended the connection", error), BK_UNKNOWN;
         if (!PQsendQuery(s->conn, "")) return lost(s, "sending failed", error), BK_UNKNOWN;
         s->owes = OWES_ANSWER;
     }

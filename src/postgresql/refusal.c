@@ -1,4 +1,5 @@
 #include "refusal.h"
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,4 +46,13 @@ void refusal_text(const PGconn *conn, char *ret, size_t size) {
     snprintf(ret, size, "%s", PQerrorMessage(conn));
     for (char *c = ret; *c; c++)
         if (*c == '\n' || *c == '\t') *c = c[1] ? ' ' : 0;
+}
+
+void refusal_goodbye(const PGresult *said, char *ret, size_t size) {
+    const char *state = PQresultErrorField(said, PG_DIAG_SQLSTATE),
+               *text = PQresultErrorField(said, PG_DIAG_MESSAGE_PRIMARY);
+    bool asked_for = state && strcmp(state, "57P01") == 0;
+    snprintf(ret, size, "%.160s (%.5s)%s", text ? text : "no text", state ? state : "?",
+             asked_for ? "; somebody ended this session (pawl break, pg_terminate_backend), or stopped the server"
+                       : "");
 }

@@ -8,4 +8,6 @@
 int refusal(const PGresult *result, const char *node, pawl_error *error);
 /* The text of the connection's last error, in one line. */
 void refusal_text(const PGconn *conn, char *ret, size_t size);
+/* The server's last words, when it ends a connection. */
+void refusal_goodbye(const PGresult *said, char *ret, size_t size);
 #endif

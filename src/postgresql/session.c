@@ -245,11 +245,13 @@ static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until unti
     return BK_FAULT;
 }
 
-/* What is said unasked: nothing of interest, or a goodbye. libpq would print it. */
+/* What is said unasked: nothing of interest, or a goodbye, which is kept. libpq would print it. */
 static void hear(void *session, const PGresult *said) {
     struct bk_session *s = session;
     const char *severity = PQresultErrorField(said, PG_DIAG_SEVERITY_NONLOCALIZED);
-    s->gone = s->gone || (severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0));
+    if (!severity || (strcmp(severity, "FATAL") != 0 && strcmp(severity, "PANIC") != 0)) return;
+    s->gone = true;
+    refusal_goodbye(said, s->goodbye, sizeof s->goodbye);
 }
 
 enum how { BARE, GREETED, ADMITTED };

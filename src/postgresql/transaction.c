@@ -107,7 +107,8 @@ PAWL_EXPORT int pawl_postgres_lock(struct pg_conn *conn, const char *name, const
     if (code) return code;
     bool forever = o.wait_ms == PAWL_FOREVER;
     snprintf(seconds, sizeof seconds, "%.3f", (double)o.wait_ms / 1000);
-    snprintf(sql, sizeof sql, "SELECT pawl.%slock%s(pg_catalog.convert_from($1, 'UTF8'), pg_catalog.make_interval(secs => $2), $3)",
+    snprintf(sql, sizeof sql,
+             "SELECT pawl.%slock%s(pg_catalog.convert_from($1, 'UTF8'), pg_catalog.make_interval(secs => $2), $3)",
              forever ? "" : "try_", o.shared ? "_shared" : "");
     const char *values[] = {name, forever ? NULL : seconds, o.key ? o.key : "hashtextextended"};
     const Oid types[] = {OID_BYTEA, OID_FLOAT8, OID_TEXT};

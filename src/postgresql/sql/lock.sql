@@ -78,8 +78,11 @@ $$ SELECT CASE WHEN id IS NULL AND shared THEN pg_catalog.pg_try_advisory_xact_l
 -- Who holds it, in words.
 CREATE OR REPLACE FUNCTION pawl.holders(id bigint, class integer, obj integer) RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS
-$$ SELECT string_agg(DISTINCT format('process %s, user %s, application %s', l.pid, a.usename, coalesce(a.application_name, '')), '; ')
+$$ SELECT string_agg(DISTINCT CASE WHEN l.pid IS NULL THEN format('the prepared transaction %L', p.gid)
+     ELSE format('process %s, user %s, application %s', l.pid, a.usename, coalesce(a.application_name, '')) END, '; ')
    FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+     LEFT JOIN (SELECT x.virtualtransaction, g.gid FROM pg_locks x JOIN pg_prepared_xacts g ON g.transaction = x.transactionid
+                WHERE x.pid IS NULL) p ON l.pid IS NULL AND p.virtualtransaction = l.virtualtransaction
    WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
      AND l.objsubid = CASE WHEN id IS NULL THEN 2 ELSE 1 END
      AND l.classid::bigint = coalesce(id >> 32, class) & 4294967295 AND l.objid::bigint = coalesce(id, obj) & 4294967295 $$;

@@ -29,7 +29,7 @@ static char far[128]; /* the URL through the proxy */
 static int group_setup(void **state) {
     (void)state;
     server.shim = skew_library();
-    server_start_postgres(&server, "");
+    server_start_postgres(&server, "max_prepared_transactions = 4\n");
     sql_install(server.url);
     return 0;
 }
@@ -348,6 +348,52 @@ static void test_the_clock_goes_back_under_a_waiter(void **state) {
     pawl_close(b);
 }
 
+/* What the holder is told of the end of its session. */
+static void told(pawl_lock *lock, const char *saying) {
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_true(lost_within(lock, 20000));
+    assert_int_equal(pawl_release(lock, 0, &error), PAWL_ELOST);
+    if (!strstr(error.text, saying)) fail_msg("'%s' does not say '%s'", error.text, saying);
+}
+
+/* It is free, or `pawl break` fails and says by what it is still held. */
+static void test_taking_it_away(void **state) {
+    (void)state;
+    pawl_client *a = client_of(server.url, 0), *b = client_of(server.url, 0);
+    pawl_broken broken = PAWL_BROKEN_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    char pid[32];
+    pawl_lock *held = hold(a, "stuck"), *lock;
+    must(pawl_break(b, "stuck", 0, 20000, &broken, &holding_error));
+    assert_true(broken.was_held);
+    let_go(hold(b, "stuck"));
+    told(held, "terminating connection due to administrator command (57P01)");
+    held = hold(a, "stuck");
+    pid_t stopped = backend_of("stuck");
+    kill(stopped, SIGSTOP);
+    int code = pawl_break(b, "stuck", 0, 1500, &broken, &error);
+    int busy = take(b, "stuck", 0, &lock);
+    kill(stopped, SIGCONT);
+    assert_int_equal(code, PAWL_ETIMEOUT);
+    assert_int_equal(busy, PAWL_EBUSY);
+    snprintf(pid, sizeof pid, "process %d ", (int)stopped);
+    assert_non_null(strstr(error.text, pid));
+    told(held, "57P01");
+    PGconn *c = sql_dial(server.port, "");
+    sql_does(c, "BEGIN; SELECT pawl.lock('twophase'); PREPARE TRANSACTION 'it''s'");
+    assert_int_equal(pawl_break(b, "twophase", 0, 5000, &broken, &error), PAWL_EBUSY);
+    assert_non_null(strstr(error.text, "ROLLBACK PREPARED 'it''s'"));
+    assert_int_equal(take(b, "twophase", 0, &lock), PAWL_EBUSY);
+    assert_non_null(strstr(holding_error.text, "a prepared transaction"));
+    sql_refuses(c, "BEGIN; SELECT pawl.lock('twophase', '1ms')", "55P03", "Held by the prepared transaction 'it''s'.");
+    sql_does(c, "ROLLBACK");
+    sql_does(c, "ROLLBACK PREPARED 'it''s'");
+    let_go(hold(b, "twophase"));
+    PQfinish(c);
+    pawl_close(a);
+    pawl_close(b);
+}
+
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -362,6 +408,7 @@ int main(void) {
         EACH(test_a_silent_network),
         EACH(test_no_silent_reconnect),
         EACH(test_no_answer_spares_the_others),
+        EACH(test_taking_it_away),
         EACH(test_clock_steps),
         EACH(test_the_clock_goes_back_under_a_waiter),
     };
