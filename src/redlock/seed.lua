@@ -5,7 +5,7 @@
 -- is higher. Somebody may hold a lock that this instance has forgotten, so it does not vote yet: the longest ttl that the
 -- majority knows has to pass first (h1). It can be asked for its numbers meanwhile.
 -- KEYS meta mark   ARGV what epoch client-ms [mark floor ttl]
---   L look   P prepare: the mark, or '' where it votes   B bump   S seed   A advance to floor   T trust: it lost nothing
+--   L look   P prepare: the mark, or '' where it votes   B bump   S seed   A advance to floor   T trust: it lost nothing, if it was not promoted
 -- Returns {done 1 or 0, meta, state as admit.lua or 'V': votes, clock in microseconds, mark}.
 local META, MARK, WHAT, NEW = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local function state()
@@ -20,8 +20,12 @@ local now = t[1] * 1000000 + t[2]
 local function answer(done, mark)
   return {done, redis.call('GET', META) or '', s, string.format('%d', now), mark or ''}
 end
+local replication = redis.call('INFO', 'replication')
 local self = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ' '
-  .. string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+  .. string.match(replication, 'master_replid:(%x+)')
+-- Whoever was promoted has a second replication id, and may lack what its primary granted last; so has, from 7 on, who came
+-- back with an RDB file that was made beside replicas, which may lack something, too. Who read its AOF has none.
+local promoted = not string.find(replication, 'master_replid2:0000000000000000000000000000000000000000', 1, true)
 local mark = redis.call('GET', MARK)
 if mark and string.sub(mark, 1, #self) ~= self then mark = nil end -- of another process: it came back with old data
 local M = redis.call('GET', META) or ''
@@ -32,7 +36,7 @@ if WHAT == 'P' and not knows then
 elseif WHAT == 'B' and knows and string.sub(NEW, 1, 16) > string.sub(M, 35, 50) then
   redis.call('SETRANGE', META, 34, NEW)
   return answer(1)
-elseif WHAT == 'T' and s == 'R' then
+elseif WHAT == 'T' and s == 'R' and not promoted then
   redis.call('SETRANGE', META, 68, self)
   s = state()
   return answer(1)

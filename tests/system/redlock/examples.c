@@ -333,6 +333,36 @@ static void s3_waiting_alone_does_not_help(void **state) {
     assert_true(steps_said == 'U' || steps_said == 'R');
 }
 
+static void await_sync(int i) {
+    char *stand = NULL;
+    int64_t end_ns = clock_after_ms(clock_now_ns(), 30000);
+    do {
+        free(stand);
+        stand = server_redis(steps[i].port, "INFO replication");
+    } while (stand && !strstr(stand, "master_link_status:up") && clock_now_ns() < end_ns);
+    if (!stand || !strstr(stand, "master_link_status:up")) fail_msg("no replica: %s", stand);
+    free(stand);
+}
+
+/* durable=yes: who was restarted with its data has lost nothing; who was promoted may lack the last of its primary. */
+static void trusted_after_a_restart_not_a_promotion(void **state) {
+    (void)state;
+    assert_int_equal(lock_at(I1, 'A', 0), 1);
+    free(server_redis(steps[I1].port, "SAVE"));
+    restart_at(I1);
+    assert_int_equal(lock_at(I1, 'B', 0), ABSTAINS);
+    assert_true(seed_at(I1, "T", "", NULL, 0));
+    assert_int_equal(lock_at(I1, 'B', 0), BUSY); /* it votes, and knows A's lock */
+    free(server_redis(steps[I2].port, "REPLICAOF 127.0.0.1 %d", steps[I1].port));
+    await_sync(I2);
+    free(server_redis(steps[I2].port, "REPLICAOF NO ONE"));
+    assert_int_equal(lock_at(I1, 'A', 0), 1);
+    assert_int_equal(lock_at(I2, 'B', 0), ABSTAINS);
+    assert_int_equal(steps_said, 'R');
+    assert_false(seed_at(I2, "T", "", NULL, 0));
+    assert_int_equal(lock_at(I2, 'B', 0), ABSTAINS);
+}
+
 static void seed_leaves_a_voter_alone(void **state) {
     (void)state;
     assert_int_equal(lock_at(I1, 'A', 0), 1);
@@ -387,6 +417,7 @@ int main(void) {
         TEST(h4_a_lock_that_came_back_is_not_renewed),
         TEST(longest_ttl_is_forgotten_after_a_day),
         TEST(s3_waiting_alone_does_not_help),
+        TEST(trusted_after_a_restart_not_a_promotion),
         TEST(seed_leaves_a_voter_alone),
         TEST(forgotten_counter),
         TEST(repeats_and_hints),

@@ -110,12 +110,46 @@ static void test_majority_lost(void **state) {
     pawl_close(a);
 }
 
+/* A replica that lags is promoted in the place of its primary: durable=yes says nothing of it. */
+static void test_promoted_is_not_durable(void **state) {
+    (void)state;
+    struct server fourth = {0};
+    pawl_lock *held, *other = NULL;
+    char with[300], *stand = NULL;
+    server_start_redis(&fourth, NULL);
+    pawl_client *a = client_of(url, 20000, NULL, NULL);
+    must_release(must_take(a, "acct"));
+    free(server_redis(fourth.port, "REPLICAOF 127.0.0.1 %d", three[2].port));
+    int64_t end_ns = clock_after_ms(clock_now_ns(), 30000);
+    do {
+        free(stand);
+        stand = server_redis(fourth.port, "INFO replication");
+    } while (stand && !strstr(stand, "master_link_status:up") && clock_now_ns() < end_ns);
+    free(stand);
+    free(server_redis(fourth.port, "REPLICAOF NO ONE")); /* what comes now it lacks */
+    proxy_cut(ways[1], true);
+    held = must_take(a, "acct");
+    int64_t token = pawl_token(held), start = clock_now_ns();
+    server_kill(&three[2], SIGKILL);
+    snprintf(with, sizeof with, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?durable=yes", three[0].port,
+             three[1].port, fourth.port);
+    pawl_client *b = client_of(with, 20000, NULL, NULL);
+    int said = take(b, "acct", 5000, &other);
+    if (ms_since(start) < 20000 && said == PAWL_OK)
+        fail_msg("two holders, with %lld and %lld", (long long)token, (long long)pawl_token(other));
+    if (!said) must_release(other);
+    pawl_close(b);
+    pawl_close(a);
+    server_stop(&fourth);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, three_start, three_stop)
     const struct CMUnitTest tests[] = {
         TEST(test_wiped_instance_is_seeded),
         TEST(test_hold_outlives_a_seeding),
         TEST(test_majority_lost),
+        TEST(test_promoted_is_not_durable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
