@@ -1,4 +1,5 @@
 /* break.c: pawl break NAME: takes a stuck lock away from whoever holds it. */
+#include "doctor.h"
 #include "people.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +11,8 @@ static const char usage[] =
     "\n"
     "Takes the lock away from whoever holds it: nothing that he still asks of it succeeds, and the next token is\n"
     "higher. A lock with a ttl stays taken, in your name, for what was left of his, so that he has stopped before\n"
-    "another begins. PostgreSQL: his session is ended. file: cannot: only the end of the holder frees it.\n"
+    "another begins. PostgreSQL: his session is ended. etcd: free at once; he is told at once, but before his first\n"
+    "renewal (a third of the ttl) only by that. file: cannot: only the end of the holder frees it.\n"
     "\n"
     "      --now         free at once: until he finds out, only a guard keeps him from doing harm\n"
     "      --label TEXT  why; shown by pawl who, and to the one who lost it\n"
@@ -33,7 +35,8 @@ static void print_json(const char *name, const char *url, const pawl_broken *bro
     printf(",\"free_in_ms\":%" PRId64 "}\n", broken->free_in_ms);
 }
 
-static void print_text(const char *name, const pawl_broken *broken) {
+/* scheme: of etcd what is taken is free before its holder may know. */
+static void print_text(const char *name, const char *scheme, const pawl_broken *broken) {
     char duration[40], token[40] = "";
     print_plain(stdout, name);
     if (!broken->was_held) {
@@ -45,6 +48,11 @@ static void print_text(const char *name, const pawl_broken *broken) {
     fputs(": taken from ", stdout);
     print_plain(stdout, broken->holder);
     if (broken->free_in_ms) printf("%s; free in %s, when that has stopped\n", token, duration);
+    else if (strcmp(scheme, "etcd") == 0)
+        printf(
+            "%s; free now; that is told at once, but before its first renewal, a third of the ttl, only by that: until "
+            "then only a guard keeps it from doing harm\n",
+            token);
     else printf("%s; free now\n", token);
 }
 
@@ -91,7 +99,7 @@ int cmd_break(int argc, char **argv) {
     } else {
         char *url = shown_url(common.url);
         if (!messages.quiet && common.json) print_json(name, url, &broken);
-        else if (!messages.quiet) print_text(name, &broken);
+        else if (!messages.quiet) print_text(name, setup_scheme(common.url), &broken);
         code = broken.was_held ? 0 : 1;
         free(url);
     }

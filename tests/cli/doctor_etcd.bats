@@ -66,6 +66,10 @@ ctl() { etcdctl --endpoints "127.0.0.1:${port[$1]}" --command-timeout 30s "${@:2
     until_ok 60 fill
     planted "etcd: the space quota is used up" "+E05 unsafe" -w 20s "$url"
     cluster 1
+    handle=$(pawl hold -d -u "$url" broken)
+    run -0 pawl break -u "$url" broken
+    in_output "free now; that is told at once, but before its first renewal"
+    pawl release "$handle" || true
     planted "etcd: one member" "E02 warning" -w 60s "$url"
     planted "etcd: ttl 2 s" "+E06 warning" -w 60s -t 2s "$url"
     slow_way "${port[0]}" 600
