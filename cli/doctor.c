@@ -1,6 +1,7 @@
 /* doctor.c: pawl doctor URL: is this set-up good for locks, and for what? The verdict first, then what is wrong, with
  * the fix, then what is well in one line, and what could not be seen. */
 #include "doctor.h"
+#include "seal.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@ static const char usage[] =
     "of itself, and prints each finding with an id, what was seen, why it matters, and what to do.\n"
     "\n"
     "      --for correctness  what may grant a lock twice is unsafe, as long as no guard is named\n"
+    "      --for efficiency   what only matters if nothing may ever be done twice is no warning\n"
+    "      --seal GUARD[#RESOURCE]  that pawl run will name; it has to answer\n"
     "      --guarantees       what is promised here, and what is not, given what was found\n"
     "      --acl              only the smallest rights, as lines for the service's own tools; asks nobody\n"
     "      --json             one JSON object for each finding, the good ones too; or promise; or line\n"
@@ -25,12 +28,23 @@ static const char usage[] =
 static const char *const levels[] = {"ok", "warn", "UNSAFE", "unseen"};
 static const char *const level_words[] = {"ok", "warning", "unsafe", "unseen"};
 
+/* What may grant a lock twice now and then, or lower its numbers, and costs no lock otherwise. */
+static bool efficiency_needs(const pawl_finding *f) {
+    static const char *const others[] = {"C03", "C05", "R02", "R10", "L02", "E08"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(f->id, others[i]) == 0) return false;
+    return strcmp(f->id, "P02") != 0 || f->level == PAWL_LEVEL_UNSAFE; /* a standby that is waited for */
+}
+
 static int collect(const pawl_finding *f, void *data) {
     struct findings *all = data;
     if (all->n == sizeof all->list / sizeof *all->list) return 1;
     all->list[all->n++] =
         (struct finding){f->level, strdup(f->id), strdup(f->about), strdup(f->seen), strdup(f->why), strdup(f->fix)};
-    if (f->level != PAWL_LEVEL_UNSEEN && f->level > all->worst) all->worst = f->level;
+    if (f->level == PAWL_LEVEL_UNSEEN) return 0;
+    if (f->level > all->worst) all->worst = f->level;
+    if (f->level > all->worst_of_service && strcmp(f->id, "C05") != 0) all->worst_of_service = f->level;
+    if (f->level > all->worst_efficiency && efficiency_needs(f)) all->worst_efficiency = f->level;
     return 0;
 }
 
@@ -65,6 +79,9 @@ static void print_finding(const struct finding *f) {
     if (f->fix && *f->fix) print_line("             fix: ", f->fix);
 }
 
+/* What keeps a stale holder from doing harm. */
+enum fence { FENCED_NOT, FENCED_ALONE, FENCED_GUARD };
+
 /* What is no verdict: printed below the findings, whole. */
 static bool is_note(const struct finding *f) { return strcmp(f->id, "C06") == 0 || strcmp(f->id, "C07") == 0; }
 
@@ -92,13 +109,18 @@ static void print_note(const struct finding *f) {
     putchar('\n');
 }
 
-static void print_all(const struct findings *all, const char *url, bool fences) {
-    bool usable = all->worst < PAWL_LEVEL_UNSAFE;
+static const char *correctness(const struct findings *all, enum fence fence) {
+    if (all->worst_of_service >= PAWL_LEVEL_UNSAFE) return "NO";
+    return fence == FENCED_ALONE   ? "yes"
+           : fence == FENCED_GUARD ? "yes, with that guard"
+                                   : "with a guard only: a holder that is paused or cut off may not know that it lost "
+                                     "the lock";
+}
+
+static void print_all(const struct findings *all, const char *url, enum fence fence) {
     print_line("", url);
-    printf("good for   efficiency: %s        correctness: %s\n\n", usable ? "yes" : "NO",
-           usable && fences ? "yes"
-           : usable         ? "with a guard only: a holder that is paused or cut off may not know that it lost the lock"
-                            : "NO");
+    printf("good for   efficiency: %s        correctness: %s\n\n",
+           all->worst_efficiency < PAWL_LEVEL_UNSAFE ? "yes" : "NO", correctness(all, fence));
     print_level(all, PAWL_LEVEL_UNSAFE);
     print_level(all, PAWL_LEVEL_WARNING);
     print_fine(all);
@@ -141,26 +163,43 @@ static bool fences_alone(pawl_client *client) {
            strstr(json, "\"one_holder_if_paused\":true") != NULL;
 }
 
-static void add_correctness(struct findings *all) {
+static void add_correctness(struct findings *all, enum fence fence, const char *why_not) {
+    bool guarded = fence == FENCED_GUARD;
     const pawl_finding f = {sizeof f,
-                            PAWL_LEVEL_UNSAFE,
+                            guarded ? PAWL_LEVEL_FINE : PAWL_LEVEL_UNSAFE,
                             "C05",
                             "correctness",
-                            "the service may grant a lock twice",
-                            "a holder that is paused or cut off for longer than the ttl may not know that it lost the "
-                            "lock",
-                            "a guard at the resource: pawl run --seal, pawl guard; or postgresql:, file:"};
+                            guarded    ? "the guard answers"
+                            : *why_not ? why_not
+                                       : "the service may grant a lock twice, and no guard is named",
+                            guarded ? ""
+                                    : "a holder that is paused or cut off for longer than the ttl may not know that it "
+                                      "lost the lock",
+                            guarded    ? ""
+                            : *why_not ? "a guard that can be reached from here"
+                                       : "a guard at the resource: --seal GUARD#RESOURCE here and for pawl run; or, on "
+                                         "one machine, file:"};
     collect(&f, all);
 }
 
-static int report(struct findings *all, const struct common *common, bool guarantees, bool fences) {
+/* --for efficiency: what that does not need is told as well, but judged by nobody. */
+static void forgive(struct findings *all) {
+    for (int i = 0; i < all->n; i++) {
+        struct finding *f = &all->list[i];
+        const pawl_finding as = {.level = f->level, .id = f->id};
+        if (f->level != PAWL_LEVEL_UNSEEN && !efficiency_needs(&as)) f->level = PAWL_LEVEL_FINE;
+    }
+    all->worst = all->worst_efficiency;
+}
+
+static int report(struct findings *all, const struct common *common, bool guarantees, enum fence fence) {
     char *url = shown_url(common->url);
-    if (common->for_correctness && !fences) add_correctness(all);
     add_notes(all, common);
+    if (common->for_efficiency && !guarantees) forgive(all);
     for (int i = 0; common->json && !guarantees && i < all->n; i++) print_json(&all->list[i]);
     if (!common->json && !messages.quiet && guarantees) print_line("", url ? url : "?");
     if (guarantees && !messages.quiet) setup_guarantees(setup_scheme(common->url), all, common->json);
-    else if (!common->json && !messages.quiet) print_all(all, url ? url : "?", fences);
+    else if (!common->json && !messages.quiet) print_all(all, url ? url : "?", fence);
     free(url);
     return all->worst;
 }
@@ -169,9 +208,12 @@ int cmd_doctor(int argc, char **argv) {
     struct common common = COMMON_INIT;
     int64_t wait_ms = 10000;
     bool guarantees = false, acl = false;
+    const char *guard = NULL;
+    struct seal *seal = NULL;
     const struct option_row rows[] = {{"w wait timeout", OPT_DURATION, &wait_ms, 1},
                                       {"guarantees", OPT_ON, &guarantees},
                                       {"acl", OPT_ON, &acl},
+                                      {"seal", OPT_TEXT, &guard},
                                       {NULL}};
     const struct verb verb = {.name = "doctor",
                               .usage = usage,
@@ -187,14 +229,25 @@ int cmd_doctor(int argc, char **argv) {
     pawl_client *client;
     int n, code = parse_options(&verb, argc, argv, &common, &n);
     if (code >= 0) return code;
+    if (acl && guarantees) return complain(EXIT_FAILED, NULL, "doctor: --acl or --guarantees, not both");
     if (acl) return print_rights(&common);
+    if (guard && (code = seal_open(guard, "pawl-doctor", common.url, &seal))) return code;
     pawl_options options;
     common_options(&common, &options);
     options.for_correctness = 0; /* that is what we are to find out */
-    if ((code = open_client_with(&common, &options, NULL, &client))) return code;
-    if (pawl_doctor(client, wait_ms, collect, &all, &error)) code = complain_error(NULL, &error);
-    else code = report(&all, &common, guarantees, fences_alone(client));
-    free_findings(&all);
-    pawl_close(client);
+    if ((code = open_client_with(&common, &options, NULL, &client)) == 0) {
+        if (pawl_doctor(client, wait_ms, collect, &all, &error)) code = complain_error(NULL, &error);
+        else {
+            enum fence fence = fences_alone(client) ? FENCED_ALONE : FENCED_NOT;
+            if (fence == FENCED_NOT && (common.for_correctness || seal)) {
+                if (seal && seal_look(seal, &error) == PAWL_OK) fence = FENCED_GUARD;
+                add_correctness(&all, fence, error.text);
+            }
+            code = report(&all, &common, guarantees, fence);
+        }
+        free_findings(&all);
+        pawl_close(client);
+    }
+    seal_close(seal);
     return code;
 }

@@ -9,7 +9,8 @@ struct finding {
 };
 struct findings {
     struct finding list[256]; /* a majority of many instances tells much */
-    int n, worst; /* worst: PAWL_LEVEL_FINE, WARNING or UNSAFE */
+    int n;
+    int worst, worst_of_service, worst_efficiency; /* of all; of all but C05; of what efficiency needs */
 };
 
 /* setup.c */

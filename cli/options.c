@@ -264,6 +264,7 @@ static int settle(const struct verb *verb, struct common *common, const struct g
     if (given->ttl_ms || config.ttl_ms) common->ttl_ms = given->ttl_ms ? given->ttl_ms : config.ttl_ms;
     common->label = given->label ? given->label : config.label;
     common->for_correctness = given->purpose ? strcmp(given->purpose, "correctness") == 0 : config.for_correctness > 0;
+    common->for_efficiency = given->purpose ? !common->for_correctness : config.for_correctness == 0;
     common->json = given->json;
     return -1;
 }

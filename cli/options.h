@@ -34,7 +34,7 @@ struct common {
     const char *label; /* NULL: none */
     const char *from;  /* where the URL came from: "-u", "PAWL_URL", a configuration file, "default" */
     int64_t ttl_ms;
-    bool for_correctness, json;
+    bool for_correctness, for_efficiency, json; /* for_...: what was said; neither: nothing */
 };
 #define COMMON_INIT                                                                                                    \
     { .ttl_ms = 15000 }

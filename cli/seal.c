@@ -38,6 +38,13 @@ int seal_open(const char *text, const char *name, const char *lock_url, struct s
     return code;
 }
 
+int seal_look(struct seal *seal, pawl_error *error) {
+    pawl_guard_record *record = NULL;
+    int code = pawl_guard_get(seal->guard, seal->resource, &record, error);
+    if (!code) pawl_guard_free(record);
+    return code == PAWL_GNORECORD ? PAWL_OK : code;
+}
+
 /* A guard that others keep busy cannot be cancelled: so it is asked in a thread, which may be left behind. */
 struct raising {
     struct seal *seal;

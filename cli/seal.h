@@ -16,5 +16,7 @@ int seal_open(const char *text, const char *name, const char *lock_url, struct s
  * PAWL_ECANCELLED: cancel_fd became readable meanwhile; the step may still happen until this process ends, which is
  * due. */
 int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command, int cancel_fd, pawl_error *error);
+/* Whether the guard answers for the resource; one that was never written is as good. */
+int seal_look(struct seal *seal, pawl_error *error);
 void seal_close(struct seal *seal); /* NULL is allowed */
 #endif

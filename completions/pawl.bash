@@ -51,7 +51,7 @@ _pawl() {
     hold) options="$every $url $lock --json $take -d --detach --metrics-dir" ;;
     release | version) options="$every --json" ;;
     who | ls) options="$every $url --json $wait" ;;
-    doctor) options="$every $url $lock --json --guarantees --acl $wait" ;;
+    doctor) options="$every $url $lock --json --guarantees --acl --seal $wait" ;;
     watch) options="$every $url --json $wait --every" ;;
     break) options="$every $url --json $wait --now --label" ;;
     init) options="$every $url $wait --print" ;;

@@ -35,6 +35,7 @@ complete -c pawl -n '__pawl_verb run hold release who ls watch break doctor toke
 complete -c pawl -n '__pawl_verb run hold who ls watch break doctor init token' -s w -l wait -l timeout -x -d 'how long to wait'
 
 complete -c pawl -n '__pawl_verb doctor' -l guarantees -d 'what is promised there'
+complete -c pawl -n '__pawl_verb doctor' -l seal -x -d 'a guard that has to answer'
 complete -c pawl -n '__pawl_verb doctor' -l acl -d 'the smallest rights'
 complete -c pawl -n '__pawl_verb run hold doctor' -s t -l ttl -x -d 'how long the lock outlives a dead holder'
 complete -c pawl -n '__pawl_verb run hold break doctor' -l label -x -d 'shown by who'

@@ -93,6 +93,20 @@ EOF
     [[ $(levels) != *C05* ]]
     planted "any: correctness is asked of what may grant twice" "C05 unsafe" --for correctness
     [[ $(levels file:locks --for correctness) != *C05* ]]
+    run -2 pawl doctor --for correctness
+    [[ ${lines[1]} == "good for   efficiency: yes        correctness: with a guard only"* ]]
+    in_output "no guard is named"
+    [[ $output != *postgresql:* ]]
+    mkdir data
+    printf a | pawl guard put --lock n --token 2000000000000 dir:data a
+    for seal in dir:data dir:data#a dir:data#never; do
+        run -0 pawl doctor --for correctness --seal "$seal"
+        [[ ${lines[1]} == "good for   efficiency: yes        correctness: yes, with that guard" ]]
+    done
+    planted "any: (nothing: correctness, and a guard that answers)" "" --for correctness --seal dir:data
+    planted "any: a guard that cannot be reached" "C05 unsafe" --for correctness --seal redis://127.0.0.1:1
+    run --separate-stderr -125 pawl doctor --acl --guarantees
+    in_stderr "not both"
     slow_way "$PAWL_TEST_REDIS_PORT" 400
     planted "any: a service that needs 0.4 s for an answer, ttl 10 s" "+C01 warning" -t 10s -w 60s "redis://127.0.0.1:$slow"
 }
@@ -125,6 +139,7 @@ EOF
     planted "redis: timeout 60: connections that rest are closed" "R09 warning"
     redis CONFIG SET timeout 0 appendfsync everysec
     planted "redis: appendfsync everysec" "R10 warning"
+    run -0 pawl doctor --for efficiency
     run -1 pawl doctor
     redis CONFIG SET appendonly no
     planted "redis: appendonly no" "R05 warning"
@@ -147,6 +162,8 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     start_redis --replicaof 127.0.0.1 "$PAWL_TEST_REDIS_PORT"
     until_ok 30 sh -c "redis-cli -p $PAWL_TEST_REDIS_PORT INFO replication | grep -q connected_slaves:1"
     planted "redis: a replica that nobody follows" "R02 unsafe"
+    run -0 pawl doctor --for efficiency
+    [[ ${lines[1]} == "good for   efficiency: yes        correctness: NO" ]]
     refused 120 "redis: the address of a replica" "replica" "redis://127.0.0.1:$port"
     redis CONFIG SET min-replicas-to-write 2
     planted "redis: min-replicas-to-write 2, and one is there" "C01 unsafe R02 unsafe" -w 4s
