@@ -13,12 +13,13 @@ static const char usage[] =
     "above N, above the service's clock, and above all before. Do it when locks move to a service that\n"
     "was used before, with N from `token show` of the old one.\n"
     "\n"
-    "      --to N        at least this\n"
+    "      --to N        at least this; at most ten years ahead of the clock\n"
     "      --json        one JSON object\n"
     "  -w, --wait DUR    for the service to answer (5s)\n"
     "  -u, --url URL   -v   -q   --log text|json\n"
     "\n"
-    "Exit: 0; 119 this service refuses; 120 unreachable or denied; 125 failed.\n";
+    "Exit: 0; 119 this service refuses; 120 unreachable or denied; 123 transactions that drew a token are open\n"
+    "(PostgreSQL); 125 failed.\n";
 
 static void print_json(const char *url, const pawl_tokens *tokens) {
     char clock[40];

@@ -175,7 +175,8 @@ typedef struct {
 } pawl_tokens;
 #define PAWL_TOKENS_INIT { sizeof(pawl_tokens), 0, 0, 0, "", "" }
 int pawl_tokens_show(pawl_client *client, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
-/* Every later token is above `to` (0: no such wish), above the service's clock, and above all before by a leap. */
+/* Every later token is above `to` (0: no such wish), above the service's clock, and above all before by a leap. PAWL_EINVALID:
+ * `to` is more than ten years ahead of this clock. */
 int pawl_tokens_advance(pawl_client *client, int64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
 
 /* Is this set-up good for locks? Takes and releases a lock of its own, and looks at what the service says of itself; each

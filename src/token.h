@@ -16,6 +16,7 @@
 #define TOKEN_MAX ((UINT64_C(1) << 53) - 1)
 #define TOKEN_LEAP (UINT64_C(1) << 20)
 #define TOKEN_DAY_US (INT64_C(86400) * 1000000)
+#define TOKEN_AHEAD_US (3653 * TOKEN_DAY_US) /* ten years: nobody lifts numbers further ahead of the clock */
 
 struct token_state {
     uint64_t since, last;

@@ -16,6 +16,10 @@ static const struct {
     {"42", PAWL_EUNSAFE,
      "pawl is not installed there, or another version: pawl init URL"}, /* undefined function, table */
     {"3F000", PAWL_EUNSAFE, "pawl is not installed there: pawl init URL"},
+    {"2200H", PAWL_EUNSAFE,
+     "the token numbers are used up; as the owner of the schema, while nobody holds a lock: setval('pawl.token', N), "
+     "with "
+     "N above every number that a guard has seen"},
     {"22", PAWL_EINVALID, NULL}, /* a name that the database's encoding lacks, a key that is none */
     {"26000", PAWL_EINVALID, "prepare it on this connection first"}, /* no such prepared statement */
     {"53200", PAWL_EUNREACHABLE, "its lock table is full; raise max_locks_per_transaction"},

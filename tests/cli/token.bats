@@ -32,6 +32,13 @@ grant() { pawl hold n </dev/null | jq -r 'select(.event == "held").token'; }
     [ "$(grant)" -gt $((after + 1048576)) ]
 }
 
+@test "numbers cannot be lifted so far that they run out" {
+    grant
+    run --separate-stderr -125 pawl token advance --to 9007199254740991
+    in_stderr "more than ten years ahead"
+    grant
+}
+
 @test "mistakes are named" {
     run --separate-stderr -125 pawl token
     in_stderr "show or advance is missing"

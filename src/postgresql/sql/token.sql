@@ -35,6 +35,10 @@ BEGIN
         HINT = 'Set both right, then try again: numbers that begin at a wrong clock stay. Nothing was written.';
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
+    IF (SELECT t.last_value FROM pawl.token t) > 9007199254740991 - 2 * 1048576 THEN
+      RAISE EXCEPTION 'pawl: the token numbers are used up: the last one is % of 9007199254740991', (SELECT t.last_value FROM pawl.token t)
+        USING ERRCODE = '2200H', HINT = 'As the owner, while nobody holds a lock: setval(''pawl.token'', N), with N above every number that a guard has seen.';
+    END IF;
     BEGIN
       PERFORM pg_advisory_xact_lock(1885435756, 2);
       IF (SELECT s.last_value FROM pawl.server s) <> me THEN
@@ -71,6 +75,10 @@ CREATE OR REPLACE FUNCTION pawl.advance(to_token bigint DEFAULT 0) RETURNS bigin
 SET lock_timeout = '1s' SET search_path = pg_catalog, pg_temp AS $$
 DECLARE lifted bigint;
 BEGIN
+  IF to_token > pawl.clock_us() + 3653 * 86400000000 THEN
+    RAISE EXCEPTION 'pawl: % is more than ten years ahead of the clock: numbers cannot be taken back, and would run out', to_token
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   PERFORM pawl.admit();
   BEGIN
     EXECUTE 'ALTER SEQUENCE pawl.token CACHE 1'; -- changes nothing, and shuts out

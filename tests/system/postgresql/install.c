@@ -314,6 +314,25 @@ static void test_search_paths(void **state) {
     PQfinish(c);
 }
 
+/* The end of the numbers is said in words; nobody gets there by a slip. */
+static void test_the_end_of_the_numbers(void **state) {
+    (void)state;
+    char url[128];
+    pawl_error error = PAWL_ERROR_INIT;
+    PGconn *c = database("far", url);
+    sql_install(url);
+    sql_refuses(c, "SELECT pawl.advance(9007199254740991)", "22023", "ten years ahead");
+    assert_int_equal(take_and_release(url, &error), PAWL_OK);
+    sql_does(c, "SELECT setval('pawl.token', 9007199254740991), setval('pawl.server', 0)");
+    sql_refuses(c, "SELECT pawl.admit()", "2200H", "the token numbers are used up");
+    assert_int_equal(take_and_release(url, &error), PAWL_EUNSAFE);
+    assert_non_null(strstr(error.text, "used up"));
+    sql_does(c, "SELECT setval('pawl.token', 7), pawl.admit(), setval('pawl.token', 9007199254740991)");
+    assert_int_equal(take_and_release(url, &error), PAWL_EUNSAFE);
+    assert_non_null(strstr(error.text, "used up"));
+    PQfinish(c);
+}
+
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -328,6 +347,7 @@ int main(void) {
         cmocka_unit_test(test_nobody_gets_the_rights_of_the_owner),
         cmocka_unit_test(test_search_paths),
         cmocka_unit_test(test_advance_and_open_transactions),
+        cmocka_unit_test(test_the_end_of_the_numbers),
     };
     return cmocka_run_group_tests_name("install", tests, group_setup, sql_group_teardown);
 }
