@@ -14,7 +14,7 @@ if not v then
 end
 if ARGV[2] == '1' or left < 0 then
   redis.call('DEL', L)
-  local h = redis.call('ZRANGE', Q, 0, 0)[1]
+  local h = redis.pcall('ZRANGE', Q, 0, 0)[1]
   if h then tell(h, 'g') end
   return {0, v}
 end

@@ -48,25 +48,23 @@ if not v or string.sub(v, 18, 65) == OWNER then
     return n
   end
   --@include tell.lua
+  local function first() return redis.pcall('ZRANGE', Q, 0, 0)[1] end
+  local function drop(h) return type(redis.pcall('ZREM', Q, h)) == 'number' end
   local function deputy(ms) -- tells the first in the queue when to look, and drops those who are gone
-    local h = call('ZRANGE', Q, 0, 0)[1]
-    while h and h ~= ME and tell(h, 'n ' .. ms) == 0 do
-      call('ZREM', Q, h)
-      h = call('ZRANGE', Q, 0, 0)[1]
-    end
+    local h = first()
+    while h and h ~= ME and tell(h, 'n ' .. ms) == 0 and drop(h) do h = first() end
   end
-  local h, n = call('ZRANGE', Q, 0, 0)[1], nil
+  local h, n = first(), nil
   while h and h ~= ME do
     n = tell(h, 'g')
-    if not n then h = nil break end -- may not publish: take it and leave the queue alone
-    call('ZREM', Q, h)
+    if not n or not drop(h) then h = nil break end -- may not do that: take it and leave the queue alone
     if n > 0 then break end
-    h = call('ZRANGE', Q, 0, 0)[1]
+    h = first()
   end
   if not h or h == ME then
     n = issue()
     hold(n, ME, TTL)
-    if h then call('ZREM', Q, ME) deputy(TTL) end
+    if h and drop(ME) then deputy(TTL) end
     return n
   end
   hold(count() or issue(), h, CLAIM)
@@ -75,15 +73,20 @@ if not v or string.sub(v, 18, 65) == OWNER then
 end
 local place = -1
 if ARGV[3] == 'j' or ARGV[3] == 'jk' then -- a repeat keeps its place
-  local last = redis.pcall('ZRANGE', Q, -1, -1, 'WITHSCORES')
-  local added = last.err and last or redis.pcall('ZADD', Q, 'NX', (last[2] or 0) + 1, ME)
-  if type(added) == 'number' then
+  local try, rank = redis.pcall, nil
+  rank = try('ZRANK', Q, ME)
+  if not rank then -- and nobody enters who could not leave
+    local last, left = try('ZRANGE', Q, -1, -1, 'WITHSCORES'), try('ZREM', Q, '')
+    rank = last.err and last or type(left) == 'table' and left or try('ZADD', Q, 'NX', (last[2] or 0) + 1, ME)
+    if type(rank) == 'number' then rank = call('ZRANK', Q, ME) end
+  end
+  if type(rank) == 'number' then
     call('PEXPIRE', Q, 120000) -- longer than any waiter looks away
-    place = call('ZRANK', Q, ME)
-  elseif string.find(added.err, "can't run this command", 1, true) then
+    place = rank
+  elseif string.find(rank.err, "can't run this command", 1, true) or string.find(rank.err, 'NOPERM', 1, true) then
     place = -2
   else
-    return added
+    return rank
   end
 elseif not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
   error('PAWLREPLICA') -- a replica reads as busy what the primary may have freed
