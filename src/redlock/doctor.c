@@ -48,6 +48,13 @@ static long long number(const struct looking *l, int i, const char *key) {
     return atoll(info(l, i, key, text));
 }
 
+/* Of what is left, for one of so many questions: an instance that is silent may use it up. */
+static struct bk_until share(struct bk_until until, int questions) {
+    int64_t now = clock_now_ns();
+    if (until.at_ns > now) until.at_ns = now + (until.at_ns - now) / questions;
+    return until;
+}
+
 /* A plain command at all of them; each that answers well has a reply then. */
 static void ask_all(struct bk_session *s, const char *const words[], struct bk_until until,
                     redisReply *ret[PEERS_MAX]) {
@@ -245,8 +252,8 @@ enum bk_says redlock_doctor(struct bk_session *s, bk_find *find, void *data, str
     int n = 0;
     s->verb = "looking at the instances";
     s->name = "";
-    ask_all(s, (const char *const[]){"CONFIG", "GET", "appendfsync", NULL}, until, sync);
-    ask_all(s, (const char *const[]){"INFO", NULL}, until, l.info);
+    ask_all(s, (const char *const[]){"CONFIG", "GET", "appendfsync", NULL}, share(until, 3), sync);
+    ask_all(s, (const char *const[]){"INFO", NULL}, share(until, 2), l.info);
     seed_look(s, until, l.looked);
     addresses(&l);
     for (int i = 0; i < s->bk->n; i++) {
