@@ -200,10 +200,27 @@ static void etcd_rights(const struct url *url, char ret[SETUP_TEXT]) {
              own, user_of(url), user_of(url));
 }
 
+#define SQL_NAME 130 /* of 63 bytes, all of them quotes */
+
+/* As SQL quotes a name. */
+static void sql_name(const char *name, char ret[SQL_NAME]) {
+    size_t n = 0;
+    ret[n++] = '"';
+    for (; *name && n < SQL_NAME - 3; name++) {
+        if (*name == '"') ret[n++] = '"';
+        ret[n++] = *name;
+    }
+    ret[n++] = '"';
+    ret[n] = 0;
+}
+
 static void postgresql_rights(const struct url *url, char ret[SETUP_TEXT]) {
     const char *user = user_of(url), *database = *url->path ? url->path : user;
-    snprintf(ret, SETUP_TEXT, "GRANT CONNECT ON DATABASE \"%s\" TO \"%s\";\nGRANT USAGE ON SCHEMA pawl TO \"%s\";",
-             database, user, user);
+    char role[SQL_NAME], base[SQL_NAME];
+    sql_name(user, role);
+    sql_name(database, base);
+    snprintf(ret, SETUP_TEXT, "GRANT CONNECT ON DATABASE %s TO %s;\nGRANT USAGE ON SCHEMA pawl TO %s;", base, role,
+             role);
 }
 
 static void file_rights(const char *text, char ret[SETUP_TEXT]) {

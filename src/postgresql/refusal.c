@@ -13,6 +13,7 @@ static const struct {
     {"PW007", PAWL_EINVALID, NULL},
     {"PW008", PAWL_EUNSAFE, NULL},
     {"42501", PAWL_EDENIED, NULL}, /* insufficient_privilege */
+    {"42P05", PAWL_EINVALID, "it is prepared on this connection already"},
     {"42", PAWL_EUNSAFE,
      "pawl is not installed there, or another version: pawl init URL"}, /* undefined function, table */
     {"3F000", PAWL_EUNSAFE, "pawl is not installed there: pawl init URL"},
@@ -42,6 +43,12 @@ int refusal(const PGresult *result, const char *node, pawl_error *error) {
             advice = rows[i].advice;
             break;
         }
+    bool prepared = strcmp(state, "42P05") == 0 || strcmp(state, "26000") == 0;
+    if (prepared && text &&
+        strstr(text, "\"pawl")) { /* one of ours: there already, or not there, in another's session */
+        code = PAWL_EUNSAFE;
+        advice = REFUSAL_POOLER;
+    }
     return error_set(error, code, node, "%s: %.280s (%s)%s%s", node, text ? text : "no text", state, advice ? ": " : "",
                      advice ? advice : "");
 }

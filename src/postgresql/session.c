@@ -204,7 +204,9 @@ static char *greeting(struct bk_session *s) {
     return text;
 }
 
-static enum bk_says check_server(struct bk_session *s, const PGresult *result, pawl_error *error) {
+enum how { BARE, GREETED, INSTALLS, ADMITTED };
+
+static enum bk_says check_server(struct bk_session *s, const PGresult *result, enum how how, pawl_error *error) {
     if (strcmp(PQgetvalue(result, 0, 1), "t") == 0) {
         error_set(
             error, PAWL_EUNREACHABLE, s->node,
@@ -213,7 +215,16 @@ static enum bk_says check_server(struct bk_session *s, const PGresult *result, p
             s->node);
         return BK_FAULT;
     }
-    if (!s->bk->pooler && atoi(PQgetvalue(result, 0, 0)) != PQbackendPID(s->conn)) {
+    bool pooled = !s->bk->pooler && atoi(PQgetvalue(result, 0, 0)) != PQbackendPID(s->conn);
+    if (pooled && how == INSTALLS) {
+        error_set(
+            error, PAWL_EUNSAFE, s->node,
+            "%s is a pooler: what follows could be another session. Connect to the server itself; or, through the "
+            "pooler: pawl init --print URL | psql -1 URL",
+            s->node);
+        return BK_FAULT;
+    }
+    if (pooled) {
         error_set(error, PAWL_EUNSAFE, s->node,
                   "%s is a pooler: it may give our session, and the locks in it, to others. Connect to the server "
                   "itself; or take "
@@ -225,7 +236,7 @@ static enum bk_says check_server(struct bk_session *s, const PGresult *result, p
     return BK_YES;
 }
 
-static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until until, pawl_error *error) {
+static enum bk_says greet(struct bk_session *s, enum how how, struct bk_until until, pawl_error *error) {
     char *text = greeting(s), clock[32];
     AUTO_RESULT result = NULL;
     AUTO_RESULT admitted = NULL;
@@ -235,8 +246,8 @@ static enum bk_says greet(struct bk_session *s, bool admit, struct bk_until unti
     }
     enum bk_says says = question_script(s, text, until, &result, error);
     free(text);
-    if (says == BK_YES) says = check_server(s, result, error);
-    if (says != BK_YES || !admit) return says;
+    if (says == BK_YES) says = check_server(s, result, how, error);
+    if (says != BK_YES || how != ADMITTED) return says;
     const char *values[] = {clock};
     snprintf(clock, sizeof clock, "%lld", (long long)clock_wall_us());
     says = question_once(s, "SELECT m.layout, pawl.admit($1) FROM pawl.meta m", 1, values, until, &admitted, error);
@@ -253,8 +264,6 @@ static void hear(void *session, const PGresult *said) {
     s->gone = true;
     refusal_goodbye(said, s->goodbye, sizeof s->goodbye);
 }
-
-enum how { BARE, GREETED, ADMITTED };
 
 static enum bk_says connect_and_greet(struct bk *bk, enum how how, struct bk_until until, struct bk_session **ret,
                                       pawl_error *error) {
@@ -280,46 +289,73 @@ static enum bk_says connect_and_greet(struct bk *bk, enum how how, struct bk_unt
         snprintf(s->node, sizeof s->node, "%.100s:%.20s", PQhost(s->conn), PQport(s->conn));
         PQsetnonblocking(s->conn, 1);
         PQsetErrorVerbosity(s->conn, PQERRORS_DEFAULT);
-        if (how != BARE) says = greet(s, how == ADMITTED, until, error);
+        if (how != BARE) says = greet(s, how, until, error);
     }
     if (says == BK_YES) *ret = s;
     else session_drop(s, false);
     return says == BK_UNKNOWN ? BK_FAULT : says;
 }
 
-/* One answer, 't' or 'f'; 0: none, see *error. */
-static char ask_bool(struct bk_session *s, const char *function, const char *key, struct bk_until until,
-                     pawl_error *error) {
+/* One question about one value, one short answer. false: none, see *error. */
+static bool ask(struct bk_session *s, const char *sql, const char *value, struct bk_until until, char ret[32],
+                pawl_error *error) {
     AUTO_RESULT result = NULL;
-    char sql[64];
-    const char *values[] = {key};
-    snprintf(sql, sizeof sql, "SELECT %s($1::int8)", function);
-    return question_once(s, sql, 1, values, until, &result, error) == BK_YES ? *PQgetvalue(result, 0, 0) : 0;
+    const char *values[] = {value};
+    if (question_once(s, sql, 1, values, until, &result, error) != BK_YES) return false;
+    snprintf(ret, 32, "%s", PQgetvalue(result, 0, 0));
+    return true;
 }
 
-/* There are servers, and things between, that say yes to every lock. */
-enum bk_says session_exclusion(struct bk_session *a, struct bk_until until, pawl_error *error) {
-    struct bk *bk = a->bk;
-    struct bk_session *b;
-    int64_t number;
-    char key[24], answers[6] = "";
-    random_bytes(&number, sizeof number);
-    snprintf(key, sizeof key, "%lld", (long long)number);
-    enum bk_says says = connect_and_greet(bk, GREETED, until, &b, error);
-    if (says != BK_YES) return says;
-    answers[0] = ask_bool(a, "pg_try_advisory_lock", key, until, error);
-    answers[1] = answers[0] ? ask_bool(b, "pg_try_advisory_lock", key, until, error) : 0;
-    answers[2] = answers[1] ? ask_bool(a, "pg_advisory_unlock", key, until, error) : 0;
-    answers[3] = answers[2] ? ask_bool(b, "pg_try_advisory_lock", key, until, error) : 0;
-    answers[4] = answers[3] ? ask_bool(b, "pg_advisory_unlock", key, until, error) : 0;
-    session_drop(b, false);
-    if (!answers[4]) return BK_FAULT;
+#define MARK(session, mark) ask(session, "SELECT set_config('pawl.session', $1, false)", mark, until, answer, error)
+
+/* A pooler that gives one session to two clients shows one of them what the other set. Asked before anything is locked:
+ * what is locked in a session that changes hands stays locked. */
+static enum bk_says wholeness(struct bk_session *a, struct bk_session *b, const char *key, struct bk_until until,
+                              pawl_error *error) {
+    char answer[32];
+    if (!MARK(a, key) || !MARK(b, "another") ||
+        !ask(a, "SELECT coalesce(current_setting($1, true), '')", "pawl.session", until, answer, error))
+        return BK_FAULT;
+    if (strcmp(answer, key) == 0) return BK_YES;
+    error_set(error, PAWL_EUNSAFE, a->node, "%s: " REFUSAL_POOLER " (one client sees what another one set)", a->node);
+    return BK_FAULT;
+}
+
+static enum bk_says lock_by_turns(struct bk_session *a, struct bk_session *b, const char *key, struct bk_until until,
+                                  pawl_error *error) {
+    static const char lock[] = "SELECT pg_try_advisory_lock($1::int8)",
+                      unlock[] = "SELECT pg_advisory_unlock($1::int8)";
+    const struct {
+        struct bk_session *who;
+        const char *sql;
+    } steps[] = {{a, lock}, {b, lock}, {a, unlock}, {b, lock}, {b, unlock}};
+    char answers[6] = "", answer[32] = "";
+    for (int i = 0; i < 5; i++) {
+        if (!ask(steps[i].who, steps[i].sql, key, until, answer, error)) return BK_FAULT;
+        answers[i] = *answer;
+    }
     if (strcmp(answers, "tfttt") == 0) return BK_YES;
+    for (int i = 0; i < 4; i++) ask(i % 2 ? b : a, unlock, key, until, answer, NULL); /* whoever has it */
     error_set(error, PAWL_EUNSAFE, a->node,
               "%s only pretends to lock: of two connections that tried, freed and tried again the same advisory lock, "
               "it said %s and not tfttt; use PostgreSQL itself",
               a->node, answers);
     return BK_FAULT;
+}
+
+/* There are servers, and things between, that say yes to every lock. */
+enum bk_says session_exclusion(struct bk_session *a, struct bk_until until, pawl_error *error) {
+    struct bk_session *b;
+    int64_t number;
+    char key[24];
+    random_bytes(&number, sizeof number);
+    snprintf(key, sizeof key, "%lld", (long long)number);
+    enum bk_says says = connect_and_greet(a->bk, GREETED, until, &b, error);
+    if (says != BK_YES) return says;
+    says = wholeness(a, b, key, until, error);
+    if (says == BK_YES) says = lock_by_turns(a, b, key, until, error);
+    session_drop(b, false);
+    return says;
 }
 
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error) {
@@ -343,7 +379,7 @@ enum bk_says session_bare(struct bk *bk, struct bk_until until, struct bk_sessio
 enum bk_says session_init(struct bk *bk, struct bk_until until, pawl_error *error) {
     struct bk_session *s;
     PGresult *result = NULL;
-    enum bk_says says = connect_and_greet(bk, GREETED, until, &s, error);
+    enum bk_says says = connect_and_greet(bk, INSTALLS, until, &s, error);
     if (says != BK_YES) return says;
     says = question_script(s, pawl_sql, until, &result, error);
     PQclear(result);

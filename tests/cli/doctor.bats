@@ -194,6 +194,12 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     planted "any: the service's clock is a minute ahead" "C02 warning" "redis://127.0.0.1:$port"
 }
 
+@test "--acl: names are quoted as SQL quotes them" {
+    run -0 pawl doctor --acl 'postgresql://a%22b@h/d%22%3B--'
+    [ "${lines[0]}" = 'GRANT CONNECT ON DATABASE "d"";--" TO "a""b";' ]
+    [ "${lines[1]}" = 'GRANT USAGE ON SCHEMA pawl TO "a""b";' ]
+}
+
 @test "redis: the rights of a lock are enough; what may not be seen is said; a missing right is found" {
     need_redis
     redis CONFIG SET appendonly yes appendfsync always

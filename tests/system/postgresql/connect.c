@@ -84,6 +84,27 @@ static void locks(const char *url) {
     pawl_close(client);
 }
 
+static int pooled_findings(const pawl_finding *finding, void *data) {
+    if (strcmp(finding->id, "P09") == 0) *(int *)data = finding->level;
+    return 0;
+}
+
+/* One session for all clients: what the first one prepared is there, and is not ours. Nothing is left in it. */
+static void test_a_pooler_that_is_not_what_was_said(void) {
+    pawl_client *client[2];
+    pawl_lock *lock;
+    int level = -1;
+    for (int i = 0; i < 2; i++) client[i] = client_of(with(pooler.url, "pooler=session"), 0);
+    let_go(hold(client[0], "first"));
+    assert_int_equal(take(client[1], "second", 0, &lock), PAWL_EUNSAFE);
+    if (!strstr(holding_error.text, "does not keep sessions whole")) fail_msg("%s", holding_error.text);
+    assert_null(strstr(holding_error.text, "not installed"));
+    must(pawl_doctor(client[0], 20000, pooled_findings, &level, &holding_error));
+    assert_int_equal(level, PAWL_LEVEL_UNSAFE);
+    for (int i = 0; i < 2; i++) pawl_close(client[i]);
+    assert_int_equal(advisory(server.port, true), 0);
+}
+
 static void test_poolers(void **state) {
     (void)state;
     static const char *const modes[] = {"session", "transaction", "statement"};
@@ -94,6 +115,10 @@ static void test_poolers(void **state) {
         assert_non_null(strstr(holding_error.text, "the server itself"));
         assert_non_null(strstr(holding_error.text, "pawl.lock("));
         assert_non_null(strstr(holding_error.text, "?pooler=session"));
+        pawl_client *installer = client_of(pooler.url, 0);
+        assert_int_equal(pawl_init(installer, 5000, &holding_error), PAWL_EUNSAFE);
+        assert_non_null(strstr(holding_error.text, "pawl init --print URL | psql -1 URL"));
+        pawl_close(installer);
         if (i == 0) { /* where that is true, settings and all arrive */
             pawl_client *client = client_of(with(pooler.url, "pooler=session"), 0);
             pawl_lock *lock = hold(client, "pooled");
@@ -101,7 +126,8 @@ static void test_poolers(void **state) {
             let_go(lock);
             pawl_close(client);
         } else if (i == 1) { /* where it is not, the test finds two clients in one session */
-            is_refused(with(pooler.url, "pooler=session&selftest=on"), PAWL_EUNSAFE, "pretends to lock");
+            is_refused(with(pooler.url, "pooler=session&selftest=on"), PAWL_EUNSAFE, "does not keep sessions whole");
+            test_a_pooler_that_is_not_what_was_said();
         }
         server_stop(&pooler);
     }
