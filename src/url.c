@@ -147,11 +147,15 @@ static int parse_authority(struct url *url, const char *from, const char *to, pa
             return undecoded(url, "the user or password (write % as %25, @ as %40)", error);
         from = at_sign + 1;
     }
-    while (from < to) {
+    bool several = find(from, to, ',') < to;
+    for (int place = 1; from < to || (several && from == to); place++) {
         const char *stop = find(from, to, ',');
+        if (several && (from == stop || *from == ':'))
+            return error_set(error, PAWL_EINVALID, NULL, "url %s: host %d of the list is empty", url->shown, place);
         int code = add_host(url, from, stop, error);
         if (code) return code;
-        from = stop < to ? stop + 1 : to;
+        if (stop == to) break;
+        from = stop + 1;
     }
     return PAWL_OK;
 }

@@ -112,6 +112,10 @@ static void test_refused(void **data) {
     refused("redis://h:123456789012345678901", "port");
     refused("redis://[::1", "']'");
     refused("redis://[::1]x", "behind ']'");
+    refused("redlock://a,,c", "host 2 of the list is empty");
+    refused("redlock://,b,c", "host 1 of the list is empty");
+    refused("etcd://a,b,", "host 3 of the list is empty");
+    refused("redis+sentinel://u:p@a,:26379/m", "host 2 of the list is empty");
     refused("redis://h%zz", "%XX");
     refused("redis://h%0", "%XX");
     refused("redis://h%00", "%XX");
