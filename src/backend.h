@@ -177,6 +177,9 @@ struct backend {
      * as a text for the service's own tools. */
     enum bk_says (*init)(struct bk *, struct bk_until, pawl_error *);
     const char *(*init_text)(void);
+    /* NULL, or the same where the service may have lost its numbers: they go on above the floor, and no lock of before is
+     * held. */
+    enum bk_says (*init_above)(struct bk *, uint64_t floor, struct bk_until, pawl_error *);
 
     /* The hub (NULL without caps.hub): one channel a client through which the service says "ask again". */
     enum bk_says (*hub_open)(struct bk *, struct bk_until, pawl_error *); /* YES: whoever queues from now on is told */

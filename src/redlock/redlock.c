@@ -413,6 +413,7 @@ static const struct backend redlock_backend = {
     .doctor = redlock_doctor,
     .tokens = redlock_tokens,
     .init = redlock_init,
+    .init_above = redlock_init_above,
     .hub_open = hub_open,
     .hub_fd = hub_fd,
     .hub_io = hub_io,

@@ -102,6 +102,7 @@ enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, 
  * if it cannot. */
 void seed(struct bk_session *s, struct bk_until until);
 enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *error);
+enum bk_says redlock_init_above(struct bk *bk, uint64_t floor, struct bk_until until, pawl_error *error);
 enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until,
                             struct bk_tokens *ret, pawl_error *error);
 

@@ -12,6 +12,7 @@
 
 #define TIMEOUT_LEAST_MS 5
 #define TIMEOUT_MOST_MS 50
+#define SOON_MS 60000    /* whoever votes again by then is worth no way out */
 #define VOTELESS_MS 1000 /* it hangs on the slow ones then */
 
 static bool in(peers set, int i) { return set >> i & 1; }
@@ -203,8 +204,9 @@ bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *
 
 void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error) {
     char faults[360] = "";
-    int lost = 0, empty = 0, ready = 0, code = PAWL_EUNREACHABLE, denied = 0;
+    int lost = 0, empty = 0, waiting = 0, ready = 0, code = PAWL_EUNREACHABLE, denied = 0;
     size_t used = 0;
+    int64_t soon_ns = clock_after_ms(clock_now_ns(), SOON_MS);
     const char *quote = *s->name ? "'" : "", *space = *s->name ? " " : "";
     for (int i = 0; i < s->bk->n; i++) {
         const struct peer *p = &s->peers[i];
@@ -212,6 +214,7 @@ void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error
         empty += p->state == PEER_READY && p->lost && p->empty;
         if (!p->why.code) continue;
         lost += p->state == PEER_READY && p->lost;
+        waiting += p->state == PEER_READY && !p->lost && p->ready_ns > soon_ns;
         denied += p->why.code == PAWL_EDENIED;
         const char *text = p->why.text;
         if (strncmp(text, "cannot connect to ", 18) == 0) text += 18;
@@ -227,5 +230,7 @@ void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error
         quote, s->name, quote, answered, s->bk->n, s->bk->quorum, faults,
         code == PAWL_EUNSAFE ? ". Say where the tokens go on: pawl init --floor"
         : first ? ". None of those that answer has anything: a first start needs all of them (else: pawl init --floor)"
-                : "");
+        : waiting && s->bk->n - waiting < s->bk->quorum
+            ? ". Whoever knows that no lock is held ends the wait: pawl init --floor"
+            : "");
 }

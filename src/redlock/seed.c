@@ -5,7 +5,8 @@
  * quorum votes, others have lost their memory: those begin above all that the quorum ever gave. Attempts of the epoch
  * before are over then; who holds a lock goes on as long as a quorum has it. The new ones vote only when the longest
  * ttl that the quorum knows has passed: whatever they counted for has ended then, or was renewed without them. Less
- * than a quorum: nobody but an operator can say where the numbers go on. */
+ * than a quorum: nobody but an operator can say where the numbers go on. Who does so (redlock_init_above) says too that
+ * no lock of before is held, so nobody waits. */
 #include "clock.h"
 #include "random.h"
 #include "redis/verdict.h"
@@ -146,17 +147,22 @@ static int bump(struct bk_session *s, peers voters, struct bk_until until, uint6
     return done;
 }
 
-static void seed_again(struct bk_session *s, peers voters, peers lost, uint64_t count, uint64_t floor_of_operator,
-                       struct bk_until until) {
+/* How the instances stand, as far as they told. */
+struct standing {
+    int ready, empty;
+    peers knowing, lost, kept; /* kept: lost, but with data */
+    bool split;                /* two epochs of one number: whoever made them stopped half-way */
+    uint64_t count;            /* of the highest epoch */
+};
+
+static void seed_again(struct bk_session *s, const struct standing *st, struct bk_until until) {
     struct step prepare = {.s = s, .what = "P"};
     uint64_t floor, ttl_ms;
-    int needed = floor_of_operator ? __builtin_popcount(voters) : s->bk->quorum;
-    name_epoch(s, count + 1);
+    peers lost = st->lost;
+    name_epoch(s, st->count + 1);
     if (lost && ask(&prepare, lost, until) == 0) lost = 0;
-    if (bump(s, voters, until, &floor, &ttl_ms) < needed || !lost) return;
-    floor += TOKEN_LEAP;
-    if (floor < floor_of_operator) floor = floor_of_operator;
-    if (!seed_marked(s, &prepare, now_at_least(floor), ttl_ms, until)) return;
+    if (bump(s, st->knowing, until, &floor, &ttl_ms) < s->bk->quorum || !lost) return;
+    if (!seed_marked(s, &prepare, now_at_least(floor + TOKEN_LEAP), ttl_ms, until)) return;
     char which[160] = "";
     for (int i = 0; i < s->bk->n; i++)
         if (prepare.answers[i].done && !s->peers[i].lost)
@@ -166,14 +172,6 @@ static void seed_again(struct bk_session *s, peers voters, peers lost, uint64_t 
              which, (unsigned long long)(ttl_ms + 999) / 1000);
 }
 
-/* How the instances stand, as far as they told. */
-struct standing {
-    int ready, empty;
-    peers voters, lost, kept; /* kept: lost, but with data */
-    bool split;               /* two epochs of one number: whoever made them stopped half-way */
-    uint64_t count;           /* of the highest epoch */
-};
-
 static struct standing stand(const struct bk_session *s) {
     struct standing st = {0};
     for (int i = 0; i < s->bk->n; i++) {
@@ -182,7 +180,7 @@ static struct standing stand(const struct bk_session *s) {
         st.ready++;
         st.empty += p->empty;
         if (p->lost) st.lost |= 1u << i;
-        else st.voters |= 1u << i;
+        else st.knowing |= 1u << i;
         if (p->lost && !p->empty) st.kept |= 1u << i;
         if (!p->lost && strncmp(p->epoch, s->epoch, 16) == 0 && strcmp(p->epoch, s->epoch) != 0) st.split = true;
         uint64_t count = value_number(p->epoch, 16);
@@ -204,8 +202,8 @@ static void look_on(struct bk_session *s, struct bk_until until) {
     struct pollfd cancel = {.fd = until.cancel_fd, .events = POLLIN};
     for (int i = 0; i < LOOKS; i++) {
         struct standing st = stand(s);
-        int voters = __builtin_popcount(st.voters);
-        if (!st.lost || st.count != 1 || voters == 0 || voters >= s->bk->quorum) return;
+        int knowing = __builtin_popcount(st.knowing);
+        if (!st.lost || st.count != 1 || knowing == 0 || knowing >= s->bk->quorum) return;
         if (clock_now_ns() >= until.at_ns || poll(&cancel, 1, LOOK_EACH_MS) > 0) return;
         struct step step = {.s = s, .what = "L"};
         ask(&step, everybody(s), until);
@@ -224,7 +222,7 @@ void seed(struct bk_session *s, struct bk_until until) {
         if (!st.lost && !st.split) return;
     }
     if (st.empty == s->bk->n) begin(s, until);
-    else if (__builtin_popcount(st.voters) >= s->bk->quorum) seed_again(s, st.voters, st.lost, st.count, 0, until);
+    else if (__builtin_popcount(st.knowing) >= s->bk->quorum) seed_again(s, &st, until);
     adopt_all(s);
     look_on(s, until);
     s->seed_ns = clock_after_ms(clock_now_ns(), random_between(20, 500)); /* of two who try, one is first then */
@@ -256,37 +254,74 @@ enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *erro
     return says;
 }
 
+/* Who has its numbers, or did what was asked: how many, and the highest of them. */
+static int count(const struct step *step, bool done, struct bk_tokens *t) {
+    int known = 0;
+    for (int i = 0; i < step->s->bk->n; i++) {
+        const struct answer *a = &step->answers[i];
+        struct peer *p = &step->s->peers[i];
+        if (a->came && !a->knows) error_set(&p->why, PAWL_EUNSAFE, p->node, "%s: has lost its memory", p->node);
+        if (!a->came || !a->knows || (done && !a->done)) continue;
+        known++;
+        if (a->floor > t->last) t->last = a->floor;
+        if (a->base > t->since) t->since = a->base;
+        if (!t->clock_us) t->clock_us = a->clock_us;
+    }
+    return known;
+}
+
+static enum bk_says too_few(const struct bk_session *s, int known, pawl_error *error) {
+    if (!round_cut(s, error)) round_no_quorum(s, known, error);
+    return BK_UNKNOWN;
+}
+
+/* An operator answers for those that do not know their numbers, if they are so many that no quorum can: as long as some
+ * that are away may know them, nobody goes on without them. */
+static enum bk_says go_on_above(struct bk_session *s, uint64_t floor, struct bk_until until, pawl_error *error) {
+    struct step look = {.s = s, .what = "L", .patient = true}, prepare = {.s = s, .what = "P"},
+                end = {.s = s, .what = "F"};
+    struct bk_tokens t = {0};
+    uint64_t known_floor, ttl_ms;
+    s->verb = "going on above a floor";
+    s->name = "";
+    seed(s, until);
+    ask(&look, everybody(s), until);
+    int known = count(&look, false, &t);
+    struct standing st = stand(s);
+    int needed = s->bk->quorum;
+    if (s->bk->n - __builtin_popcount(st.lost) < needed) needed = known;
+    if (known < needed) return too_few(s, known, error);
+    name_epoch(s, st.count + 1);
+    if (st.lost && ask(&prepare, st.lost, until) == 0) return too_few(s, known, error);
+    if (bump(s, st.knowing, until, &known_floor, &ttl_ms) < needed) return too_few(s, known, error);
+    known_floor += TOKEN_LEAP;
+    end.floor = now_at_least(known_floor > floor ? known_floor : floor);
+    if (st.lost) seed_marked(s, &prepare, end.floor, 0, until);
+    ask(&end, everybody(s), until);
+    known = count(&end, true, &t);
+    return known >= s->bk->quorum ? BK_YES : too_few(s, known, error);
+}
+
+enum bk_says redlock_init_above(struct bk *bk, uint64_t floor, struct bk_until until, pawl_error *error) {
+    struct bk_session *s;
+    enum bk_says says = redlock_connect(bk, until, &s, error);
+    if (says != BK_YES) return says;
+    says = go_on_above(s, floor, until, error);
+    redlock_drop(s, false);
+    return says;
+}
+
 enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until,
                             struct bk_tokens *ret, pawl_error *error) {
     struct step step = {.s = s, .what = "L"};
     struct bk_tokens t = {0};
-    int votes = 0, n = s->bk->n;
     s->verb = advance ? "advancing the tokens" : "reading the tokens";
     s->name = "";
     seed(s, until);
-    struct standing st = stand(s);
-    if (advance && to && st.lost && __builtin_popcount(st.voters) < s->bk->quorum) { /* an operator answers for it */
-        seed_again(s, st.voters, st.lost, st.count, to, until);
-        adopt_all(s);
-    }
     for (int i = 0; i < 1 + advance; i++) {
         ask(&step, everybody(s), until);
-        votes = 0;
-        for (int k = 0; k < n; k++) {
-            const struct answer *a = &step.answers[k];
-            if (a->came && !a->knows)
-                error_set(&s->peers[k].why, PAWL_EUNSAFE, s->peers[k].node, "%s: has lost its memory",
-                          s->peers[k].node);
-            if (!a->came || !a->knows || (i == 1 && !a->done)) continue;
-            votes++;
-            if (a->floor > t.last) t.last = a->floor;
-            if (a->base > t.since) t.since = a->base;
-            if (!t.clock_us) t.clock_us = a->clock_us;
-        }
-        if (votes < s->bk->quorum) {
-            if (!round_cut(s, error)) round_no_quorum(s, votes, error);
-            return BK_UNKNOWN;
-        }
+        int known = count(&step, i == 1, &t);
+        if (known < s->bk->quorum) return too_few(s, known, error);
         step.what = "A";
         step.floor = now_at_least(t.last + TOKEN_LEAP > to ? t.last + TOKEN_LEAP : to);
     }

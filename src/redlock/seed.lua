@@ -6,6 +6,8 @@
 -- majority knows has to pass first (h1). It can be asked for its numbers meanwhile.
 -- KEYS meta mark   ARGV what epoch client-ms [mark floor ttl]
 --   L look   P prepare: the mark, or '' where it votes   B bump   S seed   A advance to floor   T trust: it lost nothing, if it was not promoted
+--   F floor of an operator, who knows that no lock of before is held: advance, and vote at once. Only in its own epoch, so a
+--     late one does not end the wait after a further loss
 -- Returns {done 1 or 0, meta, state as admit.lua or 'V': votes, clock in microseconds, mark}.
 local META, MARK, WHAT, NEW = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local function state()
@@ -40,13 +42,15 @@ elseif WHAT == 'T' and s == 'R' and not promoted then
   redis.call('SETRANGE', META, 68, self)
   s = state()
   return answer(1)
-elseif (WHAT == 'S' and not knows and mark == ARGV[4]) or (WHAT == 'A' and knows) then
+elseif (WHAT == 'S' and not knows and mark == ARGV[4]) or (WHAT == 'A' and knows)
+    or (WHAT == 'F' and knows and string.sub(M, 35, 67) == NEW) then
   if math.abs(now / 1000 - ARGV[3]) > 86400000 then error('PAWLCLOCK') end
   local floor = math.max(tonumber(ARGV[5]), tonumber(string.sub(M, 1, 16)) or 0)
   if floor >= 9007199254740800 then error('PAWLEXHAUSTED') end
   floor = string.format('%016d', floor)
-  if WHAT == 'A' then
+  if WHAT ~= 'S' then
     redis.call('SETRANGE', META, 0, floor .. ' ' .. floor)
+    if WHAT == 'F' then redis.call('SETRANGE', META, 199, '0000000000000') end
   else
     local ms, ttl = math.floor(now / 1000), tonumber(ARGV[6])
     redis.call('SET', META, floor .. ' ' .. floor .. ' ' .. NEW .. ' ' .. self .. ' ' .. floor

@@ -57,8 +57,18 @@ grant() { pawl hold n </dev/null | jq -r 'select(.event == "held").token'; }
     run --separate-stderr -0 pawl init file:
     [ -z "$output" ]
     in_stderr "needs no preparing"
-    run --separate-stderr -0 pawl init --print mem:
-    [ -z "$output" ]
+}
+
+@test "init: what there is no text of is not done instead of printed, and a floor is for redlock" {
+    run --separate-stderr -125 pawl init --print mem:
+    in_stderr "--print is for postgresql"
+    run --separate-stderr -125 pawl init --floor 5 mem:
+    in_stderr "pawl token advance --to"
+    pawl version | grep -q redlock || skip "built without redlock"
+    run --separate-stderr -125 pawl init --print redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3
+    in_stderr "--print is for postgresql"
+    run --separate-stderr -125 pawl init --floor 9007199254740991 redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3
+    in_stderr "a floor is a number from 1 to 9006099743113215"
 }
 
 @test "init --print is SQL that can be run twice" {

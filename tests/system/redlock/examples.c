@@ -318,6 +318,22 @@ static void s2c_a_late_seed_after_a_second_loss(void **state) {
     assert_false(seed_at(I1, "S", EPOCH2, "an old mark", 0));
 }
 
+/* An operator ends the wait: in the epoch taken for it only, so not after a further loss. */
+static void a_late_floor_ends_no_later_wait(void **state) {
+    (void)state;
+    wipe_at(I1);
+    steps_ttl = 60000;
+    assert_int_equal(lock_at(I2, 'A', 0), 1);
+    assert_true(reseed_first());
+    strcpy(steps_epoch, EPOCH2);
+    assert_int_equal(lock_at(I1, 'B', 0), ABSTAINS);
+    assert_int_equal(steps_said, 'W');
+    assert_false(seed_at(I1, "F", EPOCH3, NULL, 5000000));
+    assert_int_equal(lock_at(I1, 'B', 0), ABSTAINS);
+    assert_true(seed_at(I1, "F", EPOCH2, NULL, 5000000));
+    assert_true(lock_at(I1, 'B', 0) > 5000000);
+}
+
 static void s2d_two_runs_share_no_epoch(void **state) {
     (void)state;
     assert_true(seed_at(I2, "B", EPOCH2, NULL, 0));
@@ -410,6 +426,7 @@ int main(void) {
         TEST(s1b_a_seal_of_the_epoch_before),
         TEST(s2_what_was_given_before_is_below),
         TEST(s2c_a_late_seed_after_a_second_loss),
+        TEST(a_late_floor_ends_no_later_wait),
         TEST(s2d_two_runs_share_no_epoch),
         TEST(h1_who_forgot_a_holder_does_not_vote_yet),
         TEST(h2_the_longest_ttl_is_handed_on),

@@ -74,6 +74,10 @@ static void test_hold_outlives_a_seeding(void **state) {
     pawl_close(b);
 }
 
+static void must_go_on_above(pawl_client *client, int64_t floor) {
+    if (pawl_init_above(client, floor, 10000, &error)) fail_msg("%s", error.text);
+}
+
 /* More than a minority lost: an operator says where the numbers go on; with durable=yes data that came back counts. */
 static void test_majority_lost(void **state) {
     (void)state;
@@ -87,7 +91,11 @@ static void test_majority_lost(void **state) {
     a = client_new();
     assert_int_equal(take(a, "many", 0, &lock), PAWL_EUNSAFE);
     assert_int_equal(pawl_init(a, 5000, &error), PAWL_EUNSAFE);
-    if (pawl_tokens_advance(a, token + 1000, 5000, &tokens, &error)) fail_msg("%s", error.text);
+    assert_int_equal(pawl_tokens_advance(a, token + 1000, 5000, &tokens, &error), PAWL_EUNSAFE);
+    says("pawl init --floor");
+    assert_int_equal(pawl_init_above(a, (INT64_C(1) << 53) - 1, 5000, &error), PAWL_EINVALID);
+    says("a floor is a number from 1 to ");
+    must_go_on_above(a, token + 1000);
     lock = must_take(a, "many");
     assert_true(pawl_token(lock) > token + 1000);
     token = pawl_token(lock);
@@ -143,6 +151,73 @@ static void test_promoted_is_not_durable(void **state) {
     server_stop(&fourth);
 }
 
+/* All empty: as a first start, and that is said. */
+static void test_all_empty(void **state) {
+    (void)state;
+    struct seen seen = {0};
+    pawl_client *a = client_of(url, 2000, NULL, NULL), *b;
+    pawl_lock *lock = must_take(a, "all");
+    int64_t token = pawl_token(lock);
+    must_release(lock);
+    pawl_close(a);
+    for (int i = 0; i < N; i++) free(server_redis(three[i].port, "FLUSHALL"));
+    b = client_of(url, 2000, observe, &seen);
+    lock = must_take(b, "all");
+    assert_true(pawl_token(lock) > token); /* the clock has gone on */
+    must_release(lock);
+    assert_non_null(strstr(seen.remark, "tokens begin at the clock"));
+    pawl_close(b);
+}
+
+/* Whoever is away may know the numbers, and who holds what: nobody goes on without it, unless no quorum can know. */
+static void test_floor_and_who_is_away(void **state) {
+    (void)state;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    pawl_client *a = client_of(url, 60000, NULL, NULL), *b;
+    pawl_lock *held = must_take(a, "away"), *lock = NULL;
+    int64_t token = pawl_token(held);
+    proxy_cut(ways[1], true);
+    server_restart(&three[2]);
+    b = client_of(url, 60000, NULL, NULL);
+    assert_int_equal(pawl_tokens_advance(b, 1, 5000, &tokens, &error), PAWL_EUNREACHABLE);
+    assert_int_equal(pawl_init_above(b, token, 5000, &error), PAWL_EUNREACHABLE);
+    assert_int_equal(take(b, "away", 0, &lock), PAWL_EUNREACHABLE);
+    assert_int_equal(pawl_verify(held, 5000, &error), PAWL_EUNREACHABLE);
+    server_restart(&three[0]);
+    assert_int_equal(pawl_init(b, 5000, &error), PAWL_EUNREACHABLE);
+    says("pawl init --floor");
+    assert_int_equal(pawl_tokens_advance(b, 1, 5000, &tokens, &error), PAWL_EUNREACHABLE);
+    must_go_on_above(b, token);
+    lock = must_take(b, "away");
+    assert_true(pawl_token(lock) > token);
+    must_release(lock);
+    pawl_close(b);
+    pawl_close(a);
+}
+
+/* Two of three came back empty one after the other, with a ttl of a day: who knows that nothing is held ends the wait. */
+static void test_floor_ends_the_wait(void **state) {
+    (void)state;
+    pawl_client *a = client_of(url, 86400000, NULL, NULL);
+    pawl_lock *lock = must_take(a, "day");
+    int64_t token = pawl_token(lock);
+    must_release(lock);
+    for (int i = 0; i < 2; i++) {
+        server_restart(&three[i]);
+        int64_t end_ns = clock_after_ms(clock_now_ns(), 30000);
+        while (!is_seeded(i) && clock_now_ns() < end_ns)
+            if (!take(a, "day", 0, &lock)) must_release(lock);
+        assert_true(is_seeded(i));
+    }
+    assert_int_equal(take(a, "day", 0, &lock), PAWL_EUNREACHABLE);
+    says("pawl init --floor");
+    must_go_on_above(a, token);
+    lock = must_take(a, "day");
+    assert_true(pawl_token(lock) > token);
+    must_release(lock);
+    pawl_close(a);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, three_start, three_stop)
     const struct CMUnitTest tests[] = {
@@ -150,6 +225,9 @@ int main(void) {
         TEST(test_hold_outlives_a_seeding),
         TEST(test_majority_lost),
         TEST(test_promoted_is_not_durable),
+        TEST(test_all_empty),
+        TEST(test_floor_and_who_is_away),
+        TEST(test_floor_ends_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
