@@ -38,11 +38,13 @@ typedef struct {
  *
  * PAWL_EBUSY, PAWL_ETIMEOUT: not taken, and the transaction goes on. Otherwise, once the server has refused, the
  * transaction is aborted (PQtransactionStatus tells) and only ROLLBACK helps:
- *   PAWL_EINVALID      no transaction is open, it is aborted already, the connection is busy, or name or key are wrong
- *   PAWL_EUNSAFE       REPEATABLE READ or SERIALIZABLE: its snapshot may be older than the lock; or pawl is not
- * installed PAWL_ECANCELLED    PQcancel, statement_timeout PAWL_ETIMEOUT      with PAWL_FOREVER: lock_timeout of the
- * session PAWL_EBUSY         with wait_ms not 0: the server ended a deadlock PAWL_EUNREACHABLE  the connection is gone,
- * or gave no answer in time (close it); a standby; shutting down PAWL_EDENIED       this role may not use the schema */
+ * - PAWL_EINVALID: no transaction is open, it is aborted already, the connection is busy, or name or key are wrong
+ * - PAWL_EUNSAFE: REPEATABLE READ or SERIALIZABLE, whose snapshot may be older than the lock; or pawl is not installed
+ * - PAWL_ECANCELLED: PQcancel, statement_timeout
+ * - PAWL_ETIMEOUT: with PAWL_FOREVER: lock_timeout of the session
+ * - PAWL_EBUSY: with wait_ms not 0: the server ended a deadlock
+ * - PAWL_EUNREACHABLE: the connection is gone, or gave no answer in time (close it); a standby; shutting down
+ * - PAWL_EDENIED: this role may not use the schema */
 int pawl_postgres_lock(struct pg_conn *conn, const char *name, const pawl_postgres_options *options, int64_t *ret_token,
                        pawl_error *error);
 

@@ -33,7 +33,8 @@ static const char question_text[] =
     "(SELECT string_agg(name || ' ' || reset_val || coalesce(unit, ''), ', ' ORDER BY name) FROM pg_settings WHERE "
     "name "
     "IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout') "
-    "AND reset_val <> '0'), "
+    "AND reset_val <> '0' OR name = 'default_transaction_isolation' AND reset_val NOT LIKE 'read%' "
+    "OR name = 'default_transaction_read_only' AND reset_val = 'on'), "
     "(SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), "
     "coalesce(inet_server_addr() <<= '127.0.0.0/8' OR inet_server_addr() = '::1', true), "
     "(SELECT bool_or(rolsuper OR oid = (SELECT nspowner FROM pg_namespace WHERE nspname = 'pawl')) FROM pg_roles WHERE "
@@ -142,10 +143,11 @@ enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct
           "locks (as many as are taken in a second, times the seconds of each)",
           "a full lock table refuses new locks, and statements of others", "raise max_locks_per_transaction");
     durability(&l);
-    tell(&l, "P06", bad(*text(&l, TIMEOUTS), PAWL_LEVEL_WARNING), "time limits",
+    tell(&l, "P06", bad(*text(&l, TIMEOUTS), PAWL_LEVEL_WARNING), "defaults",
          *text(&l, TIMEOUTS) ? text(&l, TIMEOUTS) : "none of this role or database",
-         "they end a transaction that holds pawl.lock() (pawl run and pawl_acquire put them aside)",
-         "ALTER ROLE ... SET ... = 0 for the role that locks, or locks shorter than that");
+         "they end a transaction that holds pawl.lock(), or refuse it a lock or a guard (pawl run and pawl_acquire put "
+         "them aside)",
+         "ALTER ROLE ... SET ... for the role that locks; limits may stay if its locks are shorter");
     way_there(&l);
     choices(&l, s->bk);
     pawl_error own = PAWL_ERROR_INIT;

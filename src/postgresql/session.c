@@ -251,8 +251,16 @@ static enum bk_says greet(struct bk_session *s, enum how how, struct bk_until un
     const char *values[] = {clock};
     snprintf(clock, sizeof clock, "%lld", (long long)clock_wall_us());
     says = question_once(s, "SELECT m.layout, pawl.admit($1) FROM pawl.meta m", 1, values, until, &admitted, error);
-    if (says != BK_YES || (PQntuples(admitted) == 1 && atoi(PQgetvalue(admitted, 0, 0)) >= LAYOUT)) return says;
-    error_set(error, PAWL_EUNSAFE, s->node, "%s: an older layout of pawl is installed there: pawl init URL", s->node);
+    int layout = says == BK_YES && PQntuples(admitted) == 1 ? atoi(PQgetvalue(admitted, 0, 0)) : 0;
+    if (says != BK_YES || layout == LAYOUT) return says;
+    if (layout > LAYOUT)
+        error_set(
+            error, PAWL_EUNSAFE, s->node,
+            "%s: layout %d of pawl is installed there, which is newer than this one (%d): use the pawl that made it",
+            s->node, layout, LAYOUT);
+    else
+        error_set(error, PAWL_EUNSAFE, s->node, "%s: an older layout of pawl is installed there: pawl init URL",
+                  s->node);
     return BK_FAULT;
 }
 

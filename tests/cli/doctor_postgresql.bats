@@ -49,6 +49,12 @@ reload() { # SETTING VALUE
     sql "ALTER ROLE app SET statement_timeout = '1s'"
     planted "postgresql: the role ends long statements" "P06 warning"
     sql "ALTER ROLE app RESET ALL"
+    sql "ALTER ROLE app SET default_transaction_isolation = serializable"
+    planted "postgresql: transactions of the role are serializable" "P06 warning"
+    sql "ALTER ROLE app RESET ALL"
+    sql "ALTER ROLE app SET default_transaction_read_only = on"
+    planted "postgresql: transactions of the role are read-only" "P06 warning"
+    sql "ALTER ROLE app RESET ALL"
     sql "ALTER ROLE app SET idle_session_timeout = '10s'" # not inside a transaction; and pawl run puts it aside
     planted "postgresql: (nothing: the role ends sessions that rest)" ""
     sql "ALTER ROLE app RESET ALL"
@@ -112,4 +118,4 @@ reload() { # SETTING VALUE
     planted "postgresql: a server that only pretends to lock" "+P09 unsafe" "$pretending?token=off"
 }
 
-@test "the table" { rows 15; }
+@test "the table" { rows 17; }

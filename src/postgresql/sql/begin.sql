@@ -20,6 +20,6 @@ BEGIN
   IF installed = 1 THEN ALTER TABLE pawl.meta DROP COLUMN IF EXISTS id, DROP COLUMN IF EXISTS since; END IF; -- now sequences
 END $$;
 
--- Which layout is installed. A later layout keeps what the functions of an earlier one mean.
+-- Which layout is installed. What an older pawl would misread gets another number, and an older pawl refuses it.
 CREATE TABLE IF NOT EXISTS pawl.meta (one boolean PRIMARY KEY DEFAULT true CHECK (one), layout integer NOT NULL);
 GRANT SELECT ON pawl.meta TO PUBLIC;

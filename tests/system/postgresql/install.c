@@ -136,8 +136,9 @@ static void test_layouts(void **state) {
     free(before);
     free(after);
     pawl_close(client);
-    assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK); /* a later layout keeps what was */
-    if (pawl_connect(client, 5000, &error)) fail_msg("%s", error.text);
+    assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK); /* and whoever would lock is refused as well */
+    assert_int_equal(pawl_connect(client, 5000, &error), PAWL_EUNSAFE);
+    assert_non_null(strstr(error.text, "newer"));
     pawl_close(client);
     PQfinish(c);
 }

@@ -356,6 +356,24 @@ static void test_c_behind_pgbouncer(void **state) {
     PQfinish(a);
 }
 
+/* It is given back with the savepoint that it was taken after, and by a block that catches an exception. */
+static void test_savepoints(void **state) {
+    (void)state;
+    PGconn *c = sql_dial(primary.port, ""), *other = sql_dial(primary.port, "");
+    static const char *const takes[] = {
+        "BEGIN; SAVEPOINT s; SELECT pawl.lock('sp'); ROLLBACK TO SAVEPOINT s",
+        "BEGIN; DO $$ BEGIN PERFORM pawl.lock('sp'); RAISE 'x'; EXCEPTION WHEN OTHERS THEN NULL; END $$"};
+    for (int i = 0; i < 2; i++) {
+        sql_does(c, "%s", takes[i]);
+        sql_does(other, "BEGIN");
+        assert_true(sql_number(other, "SELECT pawl.try_lock('sp')") > 0);
+        sql_does(other, "COMMIT");
+        sql_does(c, "COMMIT");
+    }
+    PQfinish(c);
+    PQfinish(other);
+}
+
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -367,6 +385,7 @@ int main(void) {
         cmocka_unit_test(test_handed_over_at_commit),
         cmocka_unit_test(test_what_would_be_worth_nothing_is_refused),
         cmocka_unit_test(test_extended_protocol),
+        cmocka_unit_test(test_savepoints),
         cmocka_unit_test(test_excludes_sessions),
         cmocka_unit_test_teardown(test_sql_behind_pgbouncer, teardown),
         cmocka_unit_test(test_c_neither_begins_nor_ends),
