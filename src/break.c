@@ -11,19 +11,17 @@ PAWL_EXPORT int pawl_break(pawl_client *c, const char *name, unsigned flags, int
     struct session *s;
     struct bk_evicted evicted = {.token = 0};
     pawl_error own = PAWL_ERROR_INIT;
-    size_t length = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
     int code = client_enter(c, error);
+    if (!code) code = client_check_name(name, error);
     if (code) return code;
-    if (length == 0 || length > NAME_MAX_BYTES || flags & ~PAWL_BREAK_AT_ONCE)
-        return error_set(error, PAWL_EINVALID, NULL, "a lock name of 1 to %d bytes, and known flags only",
-                         NAME_MAX_BYTES);
+    if (flags & ~PAWL_BREAK_AT_ONCE) return error_set(error, PAWL_EINVALID, NULL, "pawl_break: unknown flags");
     if (!c->be->evict)
         return error_set(error, PAWL_EUNSUPPORTED, NULL,
                          "%s: has no way to take a lock from its holder: end that process (pawl who tells which)",
                          c->be->caps.scheme);
     int64_t patience_ms = wait_ms > 0 ? wait_ms : QUESTION_MS;
     const struct bk_until until = {.at_ns = clock_after_ms(client_now(c), patience_ms), .cancel_fd = -1};
-    struct bk_claim claim = {.name = name, .name_len = length, .about = c->about, .ttl_ms = c->options.ttl_ms};
+    struct bk_claim claim = {.name = name, .name_len = strlen(name), .about = c->about, .ttl_ms = c->options.ttl_ms};
     random_bytes(claim.owner, sizeof claim.owner);
     code = session_borrow(c, SESSION_ANY, until, &s, error);
     if (code) return code;

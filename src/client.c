@@ -233,13 +233,21 @@ static bool show(const struct bk_record *r, void *data) {
     return go_on;
 }
 
+int client_check_name(const char *name, pawl_error *error) {
+    size_t n = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
+    if (n > 0 && n <= NAME_MAX_BYTES) return PAWL_OK;
+    return error_set(error, PAWL_EINVALID, NULL, "a lock name has 1 to %d bytes, this one has %s", NAME_MAX_BYTES,
+                     n == 0 ? "none" : "more");
+}
+
 PAWL_EXPORT int pawl_inspect(pawl_client *c, const char *name, int64_t wait_ms, pawl_entry_fn *fn, void *data,
                              pawl_error *error) {
     struct bk_until until;
     struct session *s;
     struct inspection inspection = {fn, data};
     pawl_error own = PAWL_ERROR_INIT;
-    int code = lend(c, wait_ms, &until, &s, error);
+    int code = name ? client_check_name(name, error) : PAWL_OK; /* NULL: all */
+    if (!code) code = lend(c, wait_ms, &until, &s, error);
     if (code) return code;
     enum bk_says says = c->be->records(s->bk, name, show, &inspection, until, &own);
     session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE));

@@ -154,6 +154,7 @@ struct pawl_client {
 /* client.c */
 int client_new(const struct backend *be, struct bk *bk, struct url *url, const pawl_options *options, pawl_client **ret,
                pawl_error *error); /* consumes bk and url, also on failure */
+int client_check_name(const char *name, pawl_error *error); /* its length */
 int client_check_ttl(const pawl_client *client, int64_t ttl_ms, pawl_error *error); /* 0: the client's */
 int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork; starts a keeper that has to renew */
 int64_t

@@ -46,11 +46,9 @@ static bool valid_utf8(const unsigned char *s, size_t n) {
 
 static int check_arguments(pawl_client *c, const char *name, const pawl_acquire_options *o, pawl_error *error) {
     const struct bk_caps *caps = &c->be->caps;
-    size_t n = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
-    if (n == 0 || n > NAME_MAX_BYTES)
-        return error_set(error, PAWL_EINVALID, NULL, "a lock name has 1 to %d bytes, this one has %s", NAME_MAX_BYTES,
-                         n == 0 ? "none" : "more");
-    if (!valid_utf8((const unsigned char *)name, n))
+    int code = client_check_name(name, error);
+    if (code) return code;
+    if (!valid_utf8((const unsigned char *)name, strlen(name)))
         return error_set(error, PAWL_EINVALID, NULL, "the lock name is not UTF-8");
     if (o->wait_ms < 0 || o->max_hold_ms < 0)
         return error_set(error, PAWL_EINVALID, NULL, "a time to wait or to hold cannot be negative");

@@ -67,6 +67,14 @@ token() { pawl who --json "$1" | jq -r '.holders[0].token'; }
     in_stderr "NAME is missing"
 }
 
+@test "a lock that another program took is lost to that" {
+    "$PAWL" run -t 1s n sleep 600 2>stderr 3>&- &
+    pids+=($!)
+    until_ok 10 pawl who -q n
+    redis-cli -p "$PAWL_TEST_REDIS_PORT" SET pawl:n theirs PX 600000
+    until_ok 30 grep 'but of another program; ' stderr
+}
+
 @test "watch: a line for each change, and none without" {
     watch n
     start n sh -c 'touch up; until [ -e go ]; do sleep 0.02; done'
@@ -93,4 +101,21 @@ token() { pawl who --json "$1" | jq -r '.holders[0].token'; }
     kill -CONT "$server"
     until_ok 10 sh -c 'jq -es "last | .held" seen'
     [ -s watch-stderr ]
+}
+
+@test "watch: ends when nobody reads it any more" {
+    timeout 60 "$PAWL" watch n 3>&- | head -1 >seen
+    status=${PIPESTATUS[0]}
+    [ "$status" = 141 ] || [ "$status" = 125 ] # where SIGPIPE is ignored
+    [[ $(<seen) == *" n free" ]]
+}
+
+@test "who, watch, break: a name has 1 to 512 bytes" {
+    for name in '' "$(printf 'a%.0s' {1..513})"; do
+        for verb in who watch break; do
+            run --separate-stderr -125 timeout 60 "$PAWL" "$verb" "$name"
+            in_stderr "1 to 512 bytes"
+        done
+    done
+    run -1 pawl who "$(printf 'a%.0s' {1..512})"
 }
