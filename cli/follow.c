@@ -4,9 +4,11 @@
 #include "people.h"
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "pawl watch [options] NAME\n"
@@ -109,7 +111,11 @@ static int follow(struct view *view, pawl_client *client, int64_t every_ms, int6
         if (changed && !print(view)) return EXIT_FAILED; /* main says why */
         people_free(&view->people);
         view->people = (struct people){0};
-        poll(NULL, 0, (int)every_ms);
+        struct pollfd reader = {.fd = STDOUT_FILENO}; /* a pipe that nobody reads any more tells it by itself */
+        if (poll(&reader, 1, (int)every_ms) > 0) {
+            raise(SIGPIPE); /* as the next line would */
+            return complain(EXIT_FAILED, view->name, "nobody reads stdout any more");
+        }
     }
 }
 

@@ -83,6 +83,10 @@ static int see_successor(const pawl_entry *e, void *data) {
     struct run_result *result = data;
     size_t used = strlen(result->text);
     if (!e->held) return 0;
+    if (!e->command && !e->pid) {
+        snprintf(result->text + used, sizeof result->text - used, ", but of another program");
+        return 1;
+    }
     snprintf(result->text + used, sizeof result->text - used, ", but of %s (pid %lld, %s@%s%s%s%s)",
              e->command ? e->command : "a program", (long long)e->pid, e->user ? e->user : "?", e->host ? e->host : "?",
              e->label ? ", \"" : "", e->label ? e->label : "", e->label ? "\"" : "");

@@ -144,3 +144,14 @@ in_line() { pawl who --json "$1" | jq -e ".waiting | length == $2"; }
     in_stderr "gopher"
     run --separate-stderr -125 pawl who ''
 }
+
+@test "a stdout that is closed is said" {
+    hold n
+    for verb in 'who n' ls; do
+        status=0
+        "${PAWL_BIN:-pawl}" $verb >&- 2>said || status=$?
+        [ "$status" = 125 ]
+        grep "cannot write to stdout" said
+    done
+    "${PAWL_BIN:-pawl}" who -q n >&-
+}
