@@ -3,6 +3,7 @@
 #include "client.h"
 #include "clock.h"
 #include "export.h"
+#include "random.h"
 #include "token.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,10 +30,12 @@ static int by_value(const void *a, const void *b) {
 
 /* Takes and releases a lock of its own, some times. false: that failed, and was told. */
 static bool look_at_a_lock(pawl_client *c, int64_t until_ns, struct report *report) {
-    static const char name[] = "pawl-doctor"; /* always the same: a file, once made, stays */
-    char seen[96];
+    char seen[96], name[32] = "pawl-doctor"; /* always the same for file:, since a file, once made, stays */
+    unsigned char suffix[8];
     int64_t took[ROUNDS];
     pawl_error error = PAWL_ERROR_INIT;
+    random_bytes(suffix, sizeof suffix);
+    if (c->be->caps.life != BK_LIFE_NONE) name[11] = '-', random_hex(suffix, sizeof suffix, name + 12);
     for (int i = 0; i < ROUNDS; i++) {
         pawl_acquire_options options = PAWL_ACQUIRE_INIT;
         pawl_lock *lock;
@@ -42,12 +45,10 @@ static bool look_at_a_lock(pawl_client *c, int64_t until_ns, struct report *repo
         if (!code) code = pawl_release(lock, QUESTION_MS, &error);
         took[i] = client_now(c) - from;
         if (!code) continue;
-        struct bk_finding bad = {"C01",
-                                 PAWL_LEVEL_UNSAFE,
-                                 "a lock",
-                                 error.text,
-                                 "no lock can be taken and released here",
-                                 "see what came back"};
+        bool busy = code == PAWL_EBUSY || code == PAWL_ETIMEOUT; /* somebody else's: that says nothing of the service */
+        struct bk_finding bad = {
+            "C01",      busy ? PAWL_LEVEL_UNSEEN : PAWL_LEVEL_UNSAFE,         "a lock",
+            error.text, busy ? "" : "no lock can be taken and released here", busy ? "" : "see what came back"};
         tell(&bad, report);
         return false;
     }

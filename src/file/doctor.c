@@ -60,9 +60,11 @@ static void permissions(const struct looking *l) {
     mode_t mode = l->st.st_mode & 07777;
     char seen[64];
     snprintf(seen, sizeof seen, "mode %04o, user %d, group %d", (unsigned)mode, (int)l->st.st_uid, (int)l->st.st_gid);
-    if (mode & S_IWOTH)
+    if (mode & S_IWOTH) /* sticky: without that it is refused */
         tell(l, "F02", PAWL_LEVEL_WARNING, "permissions", seen,
-             "every user of this machine can hold every lock for ever", "a directory of a group, with mode 2770");
+             "every user may make lock files, and each is private to the one who made it: all others are refused that "
+             "lock",
+             "a directory of your own, or of a group with mode 2770");
     else if ((mode & S_IWGRP) && !(mode & S_ISGID))
         tell(l, "F02", PAWL_LEVEL_WARNING, "permissions", seen,
              "the group may make lock files, but each is private to the one who made it: the others are denied",

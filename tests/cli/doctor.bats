@@ -88,8 +88,14 @@ EOF
         row "file: no right to write into the directory" "C01 unsafe"
     fi
     refused 120 "file: no such directory" "nowhere" file:nowhere
+    handle=$(pawl hold -d -u file:locks pawl-doctor)
+    planted "any: somebody holds the lock pawl-doctor" "+C01 unseen" -w 200ms file:locks
+    pawl release "$handle"
     need_redis
     redis CONFIG SET appendonly yes appendfsync always
+    handle=$(pawl hold -d pawl-doctor)
+    planted "redis: (nothing: the lock pawl-doctor is held)" ""
+    pawl release "$handle"
     [[ $(levels) != *C05* ]]
     planted "any: correctness is asked of what may grant twice" "C05 unsafe" --for correctness
     [[ $(levels file:locks --for correctness) != *C05* ]]
