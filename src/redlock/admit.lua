@@ -24,9 +24,21 @@ if not string.find(INFO, 'master_replid:' .. string.sub(M, 110, 149), 1, true) t
   redis.call('SETRANGE', META, 109, string.match(INFO, 'master_replid:(%x+)'))
 end
 if EPOCH ~= '' and string.sub(M, 35, 67) ~= EPOCH then return 'E' .. string.sub(M, 35, 67) end
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
 if string.sub(M, 200) ~= '0000000000000' then
-  local t = redis.call('TIME')
-  local left = string.sub(M, 200) - t[1] * 1000 - math.floor(t[2] / 1000)
+  local left, most = string.sub(M, 200) - now, math.max(string.sub(M, 168, 175), string.sub(M, 177, 184)) + 1
+  if left > most then -- the clock was ahead then, and is put right
+    left = most
+    redis.call('SETRANGE', META, 199, string.format('%013d', now + left))
+  end
   if left > 0 then return 'W' .. string.format('%d', left) end
   redis.call('SETRANGE', META, 199, '0000000000000')
+end
+local since = now - string.sub(M, 186, 198)
+if since > 86400000 or since < -60000 then -- a day, longer than any ttl: what was asked for before the time before is over
+  local ttls = string.sub(M, 168, 184)
+  if since > 0 then ttls = '00000000 ' .. string.sub(M, 168, 175) end -- else the clock is put right: that is no day
+  M = string.sub(M, 1, 167) .. ttls .. ' ' .. string.format('%013d', now) .. string.sub(M, 199)
+  redis.call('SETRANGE', META, 167, string.sub(M, 168, 198))
 end

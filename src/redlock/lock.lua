@@ -23,19 +23,11 @@ if v then
 end
 local h = tonumber(ARGV[3])
 if h > F + 1048576 then -- any hint is safe; one beyond reason would waste the numbers
-  local t = redis.call('TIME')
-  if h > t[1] * 1000000 + 86400000000 then h = 0 end
+  if h > now * 1000 + 86400000000 then h = 0 end
 end
 local n = math.max(c + 1, h)
 if n >= 9007199254740800 then error('PAWLEXHAUSTED') end
-if n > F then -- ahead: one write for many numbers
-  redis.call('SETRANGE', META, 0, string.format('%016d', n + 127))
-  local t, longest = redis.call('TIME'), string.sub(M, 168, 175)
-  if t[1] * 1000 - string.sub(M, 186, 198) > 86400000 then -- longer than any ttl: what was asked for before the time before is over
-    M = string.sub(M, 1, 167) .. '00000000'
-    redis.call('SETRANGE', META, 167, '00000000 ' .. longest .. ' ' .. string.format('%013d', t[1] * 1000))
-  end
-end
+if n > F then redis.call('SETRANGE', META, 0, string.format('%016d', n + 127)) end -- ahead: one write for many numbers
 if tonumber(TTL) > tonumber(string.sub(M, 168, 175)) then redis.call('SETRANGE', META, 167, string.format('%08d', TTL)) end
 n = string.format('%016d', n)
 redis.call('SET', N, n, 'PX', 86400000)

@@ -294,7 +294,7 @@ static void longest_ttl_is_forgotten_after_a_day(void **state) {
     for (int day = 0; day < 2; day++) {
         steps_ttl = day ? 500 : 1000;
         free(server_redis(steps[I1].port, "SETRANGE s:%%r 185 0000000000000")); /* long ago */
-        assert_true(lock_at(I1, 'B', 1000 * (day + 1)) > 0);
+        assert_true(lock_at(I1, 'B', 0) > 0); /* by time: these numbers are all below the floor */
         expire_at(I1);
         assert_int_equal(longest_of(I1, 0), steps_ttl);
         assert_int_equal(longest_of(I1, 9), day ? 1000 : 60000);
@@ -306,6 +306,33 @@ static void longest_ttl_is_forgotten_after_a_day(void **state) {
     assert_true(renew_at(I1, 'B', 1000000));
     assert_int_equal(longest_of(I1, 0), 800);
     assert_int_equal(longest_of(I1, 9), 1000);
+    free(server_redis(steps[I1].port, "SETRANGE s:%%r 185 0000000000000"));
+    steps_ttl = 300;
+    assert_true(renew_at(I1, 'B', 1000000)); /* where nobody but a holder asks */
+    assert_int_equal(longest_of(I1, 0), 300);
+    assert_int_equal(longest_of(I1, 9), 800);
+    free(server_redis(steps[I1].port, "SETRANGE s:%%r 185 9000000000000")); /* a clock that was ahead is no day */
+    assert_true(renew_at(I1, 'B', 1000000));
+    assert_int_equal(longest_of(I1, 9), 800);
+    free(server_redis(steps[I1].port, "SETRANGE s:%%r 185 0000000000000"));
+    assert_true(renew_at(I1, 'B', 1000000));
+    assert_int_equal(longest_of(I1, 9), 300);
+}
+
+/* It was seeded while its clock was ahead: the wait is no longer than the ttl all the same. */
+static void the_wait_is_bounded_over_a_clock_put_right(void **state) {
+    (void)state;
+    steps_ttl = 1000;
+    assert_int_equal(lock_at(I2, 'A', 0), 1);
+    wipe_at(I1);
+    assert_true(reseed_first());
+    strcpy(steps_epoch, EPOCH2);
+    free(server_redis(steps[I1].port, "SETRANGE s:%%r 199 9000000000000"));
+    int64_t start_ns = clock_now_ns();
+    assert_int_equal(lock_at(I1, 'B', 0), ABSTAINS);
+    assert_int_equal(steps_said, 'W');
+    assert_true(lock_when_it_votes(I1, 'B') > 1);
+    assert_true(clock_now_ns() >= start_ns + 1000 * NS_PER_MS);
 }
 
 static void s2c_a_late_seed_after_a_second_loss(void **state) {
@@ -433,6 +460,7 @@ int main(void) {
         TEST(h3_a_hold_is_renewed_in_any_epoch),
         TEST(h4_a_lock_that_came_back_is_not_renewed),
         TEST(longest_ttl_is_forgotten_after_a_day),
+        TEST(the_wait_is_bounded_over_a_clock_put_right),
         TEST(s3_waiting_alone_does_not_help),
         TEST(trusted_after_a_restart_not_a_promotion),
         TEST(seed_leaves_a_voter_alone),
