@@ -41,7 +41,7 @@ vectors() {
     export ETCDCTL_API=3
     while IFS='|' read -r name _ _ prefix; do
         run -0 pawl run -u "$PAWL_TEST_ETCD" "$name" -- etcdctl --endpoints "127.0.0.1:$PAWL_TEST_ETCD_PORT" get --prefix --keys-only "$prefix"
-        [[ ${lines[0]} == "$prefix"* && ${lines[0]#"$prefix"} =~ ^[0-9a-f]+-[0-9a-f]{32}$ ]]
+        [[ ${lines[0]} == "$prefix"* && ${lines[0]#"$prefix"} =~ ^[0-9a-f]+-[0-9a-f]+$ ]]
     done < <(vectors names)
     [[ $(etcdctl --endpoints "127.0.0.1:$PAWL_TEST_ETCD_PORT" get --print-value-only /pawl/%token) =~ ^[0-9]+\ [0-9]+\ [0-9]+\ [0-9]+$ ]]
 }
