@@ -5,9 +5,11 @@
 #include "redis.h"
 #include "resolve.h"
 #include "verdict.h"
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 struct looking {
     struct bk_session *s;
@@ -286,12 +288,50 @@ static void way_there(const struct looking *l) {
     tell(l, "R14", far && !place->password ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "login",
          place->password ? "with a password" : "none", "whoever reaches it can remove any lock",
          "a user of its own: pawl doctor --acl");
-    char seen[96];
+}
+
+static void address_of(int fd, char ret[64]) {
+    struct sockaddr_storage a;
+    socklen_t size = sizeof a;
+    if (getpeername(fd, (struct sockaddr *)&a, &size) != 0 ||
+        getnameinfo((struct sockaddr *)&a, size, ret, 64, NULL, 0, NI_NUMERICHOST) != 0)
+        *ret = 0;
+}
+
+/* Each of them by itself: whoever only looks for the primary asks the first that answer. */
+static void sentinels(const struct looking *l, struct bk_until until) {
+    const struct place *place = &l->s->bk->place;
+    char seen[400], silent[200] = "", primary[64], where[64];
+    size_t beside = 0, n_silent = 0;
     if (!place->master) return;
-    snprintf(seen, sizeof seen, "the URL names %zu", place->n_hosts);
-    tell(l, "R15", place->n_hosts < 3 ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "sentinels", seen,
-         "when those are down nobody says where the primary is; two cannot outvote one that is cut off",
-         "three sentinels on different machines, all of them in the URL");
+    address_of(l->s->wire.fd, primary);
+    for (size_t i = 0; i < place->n_hosts; i++) {
+        AUTO_REPLY reply = NULL;
+        struct wire wire;
+        struct bk_until soon = dial_share(until, 2 * (place->n_hosts - i));
+        enum bk_says says = dial_host(place, &place->hosts[i], soon, &wire, NULL);
+        bool open = says == BK_YES;
+        if (open) {
+            address_of(wire.fd, where);
+            beside += *where && strcmp(where, primary) == 0;
+            wire_words(&wire, (const char *const[]){"PING", NULL}); /* a refusal is an answer, too */
+            says = wire_flush(&wire, soon, NULL);
+            if (says == BK_YES) says = wire_reply(&wire, soon, &reply, NULL);
+            wire_close(&wire, true);
+        }
+        if (says == BK_YES) continue;
+        size_t used = strlen(silent);
+        snprintf(silent + used, sizeof silent - used, "%s%.80s:%d",
+                 n_silent++ ? ", " : "; silent: ", place->hosts[i].host, place->hosts[i].port);
+    }
+    bool few = place->n_hosts < 3, all_beside = beside == place->n_hosts;
+    snprintf(seen, sizeof seen, "the URL names %zu%s%s", place->n_hosts, silent,
+             all_beside ? "; all are on the primary's host" : "");
+    tell(l, "R15", few || n_silent || all_beside ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "sentinels", seen,
+         few        ? "when those are down nobody says where the primary is; two cannot outvote one that is cut off"
+         : n_silent ? "one more, and there may be none that agrees to a failover, or says where the primary is"
+                    : "when that host is down, nobody is left who makes a replica the primary",
+         few || !n_silent ? "three sentinels on different machines, all of them in the URL" : "bring them back");
 }
 
 enum bk_says redis_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {
@@ -312,6 +352,7 @@ enum bk_says redis_doctor(struct bk_session *s, bk_find *find, void *data, struc
     persistence(&l);
     clients(&l);
     way_there(&l);
+    sentinels(&l, until);
     says = settings(&l, until, error);
     if (says == BK_YES) says = wake_ups(&l, until, error);
     return says == BK_YES ? look_at_rights(&l, until, error) : says;

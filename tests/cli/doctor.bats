@@ -192,7 +192,25 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     redis-server sentinel.conf --sentinel >/dev/null 2>&1 3>&- &
     pids+=($!)
     until_ok 30 sh -c "redis-cli -p $sentinel SENTINEL get-master-addr-by-name m | grep -q 127"
+    beside=$sentinel
     planted "redis: one sentinel" "R15 warning" "redis+sentinel://127.0.0.1:$sentinel/m"
+    all=() three=()
+    for i in 2 3 4; do # each at an address of its own
+        sentinel=$(free_port)
+        all+=("127.0.0.$i:$sentinel")
+        printf 'port %s\nbind 127.0.0.%s\nsentinel monitor m 127.0.0.1 %s 2\n' "$sentinel" "$i" "$PAWL_TEST_REDIS_PORT" >"sentinel$i.conf"
+        redis-server "sentinel$i.conf" --sentinel >/dev/null 2>&1 3>&- &
+        three+=($!) pids+=($!)
+        until_ok 30 sh -c "redis-cli -h 127.0.0.$i -p $sentinel SENTINEL get-master-addr-by-name m | grep -q 127"
+    done
+    sentinels=redis+sentinel://${all[0]},${all[1]},${all[2]}/m
+    planted "redis: (nothing: three sentinels)" "" "$sentinels"
+    kill "${three[2]}" && wait "${three[2]}" || true
+    planted "redis: one of three sentinels is down" "R15 warning" "$sentinels"
+    run -1 pawl doctor "$sentinels"
+    in_output "R15  sentinels: the URL names 3; silent: ${all[2]}"
+    run -1 pawl doctor "redis+sentinel://127.0.0.1:$beside,127.0.0.1:$beside,127.0.0.1:$beside/m"
+    in_output "R15  sentinels: the URL names 3; all are on the primary's host"
     skew=$(dirname "$PAWL")/../lab/skew.so
     [ -e "$skew" ] || skip "no lab here"
     perl -e 'print pack("q", 60000)' >offset
