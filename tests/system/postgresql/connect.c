@@ -290,7 +290,9 @@ static void test_without_tokens(void **state) {
         assert_int_equal(event.type, PAWL_GRANTED);
         let_go(lock);
         assert_int_equal(sql_number(conn, "SELECT txid_snapshot_xmax(txid_current_snapshot())"), ids);
-        assert_int_equal(log_errors(&server), errors);
+        /* The slice that ended, and the cancellation, are caught; one that comes before the block begins, or behind it,
+         * is not. */
+        assert_in_range(log_errors(&server), errors, errors + 1);
         pawl_close(a);
         pawl_close(b);
     }
