@@ -331,6 +331,22 @@ static void remove_folder(const struct stage *stage) {
     rmdir(stage->folder);
 }
 
+static const struct stage *playing;
+
+/* Nothing is left of an interrupted story either; its workers die with this process. */
+static void interrupted(int signal_) {
+    remove_folder(playing);
+    signal(signal_, SIG_DFL);
+    raise(signal_);
+}
+
+static void until_signalled(const struct stage *stage) {
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    playing = stage;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (signal(signals[i], interrupted) == SIG_IGN && signals[i] == SIGHUP) signal(SIGHUP, SIG_IGN);
+}
+
 int cmd_demo(int argc, char **argv) {
     static const struct verb verb = {
         .name = "demo",
@@ -348,20 +364,26 @@ int cmd_demo(int argc, char **argv) {
     struct common common = COMMON_INIT;
     int n, code = parse_options(&verb, argc, argv, &common, &n);
     if (code >= 0) return code;
+    if (n && is_by_lab(argv[1]) && strcmp(common.from, "-u") == 0)
+        return complain(EXIT_FAILED, "demo", "%s is played on servers of its own: without -u", argv[1]);
     if (n && is_by_lab(argv[1])) return ask_lab(argv[1]);
     if (n && strcmp(argv[1], "zombie") != 0)
         return complain(EXIT_FAILED, NULL,
                         "demo: there is no demo '%s', only zombie, partition, stale-release, redis-failover and "
                         "pooler-leak (pawl-lab list has more)",
                         argv[1]);
-    struct stage stage = {.url = "mem:demo", .folder = "/tmp/pawl-demo-XXXXXX"};
+    struct stage stage = {.url = "mem:demo"};
+    const char *base = getenv("TMPDIR");
+    if (!base || !*base || strlen(base) > sizeof stage.folder - sizeof "/pawl-demo-XXXXXX") base = "/tmp";
+    snprintf(stage.folder, sizeof stage.folder, "%.46s/pawl-demo-XXXXXX", base);
     if (strcmp(common.from, "-u") == 0 && strncmp(common.url, "mem:", 4) != 0) {
         stage.url = common.url;
         stage.processes = true;
     }
     if (!mkdtemp(stage.folder))
-        return complain(EXIT_FAILED, "demo", "cannot make a directory in /tmp: %s", strerror(errno));
+        return complain(EXIT_FAILED, "demo", "cannot make a directory in %s: %s", base, strerror(errno));
     use_folder(&stage);
+    until_signalled(&stage);
     code = zombie(&stage);
     remove_folder(&stage);
     return code;
