@@ -3,10 +3,11 @@
 #include "bench.h"
 #include "bench_report.h"
 #include "error.h"
+#include "folder.h"
 #include "lab.h"
 #include "random.h"
 #include "url.h"
-#include <ftw.h>
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,7 +34,7 @@ static const char help[] =
     "  --locks N         of many (10000)\n"
     "  --seed N          order of the sides, rests\n"
     "exit: 0 measured, 1 measured, and a fault was found (an overlap, a falling token), 125 nothing could be "
-    "measured\n";
+    "measured, 130 interrupted, 143 terminated\n";
 
 #define URLS_MOST 16
 
@@ -44,7 +46,7 @@ struct request {
     uint64_t seed;
     int clients; /* 0: the scenario's own */
     struct plan plan;
-    char directory[64]; /* for file: */
+    char directory[128]; /* for file: */
     struct noise noise;
     double spread;
     char version[32];
@@ -52,6 +54,9 @@ struct request {
     struct bench_entry *entries;
     int n_entries;
     int result;
+    bool measured; /* at least one row */
+    int argc;
+    char **argv;
 };
 
 uint64_t plan_random(struct plan *plan) {
@@ -192,7 +197,7 @@ static void keep_entry(struct request *q, enum scenario s, const char *service, 
 static void measure(struct request *q, enum scenario s, const char *url) {
     static scenario_fn *const runs[SCENARIOS] = {scenario_cycle, scenario_cycle, scenario_turns, scenario_turns,
                                                  scenario_many};
-    char service[32], text[96], key[64];
+    char service[32], text[160], key[64];
     struct plan plan = q->plan;
     snprintf(service, sizeof service, "%s", url);
     service[strcspn(service, ":")] = 0;
@@ -215,6 +220,11 @@ static void measure(struct request *q, enum scenario s, const char *url) {
     struct row *row = calloc(1, sizeof *row);
     if (!row) abort();
     run_apart(runs[s], &plan, url, row);
+    if (lab_interrupted) { /* the row says nothing */
+        free(row);
+        return;
+    }
+    q->measured |= !row->code;
     if (row->code) q->result = LAB_FAILED;
     else if (row->faults && !q->result) q->result = LAB_FOUND;
     if (!row->code && row_spread(row) > q->spread) q->spread = row_spread(row);
@@ -222,11 +232,6 @@ static void measure(struct request *q, enum scenario s, const char *url) {
     else print_row(s, service, &plan, row);
     keep_entry(q, s, service, &plan, row);
     free(row);
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
 }
 
 /* How to run it again, with the seed that was drawn. */
@@ -249,10 +254,10 @@ static char *command_of(const struct request *q, int argc, char **argv) {
     return text;
 }
 
-static void finish(struct request *q, int argc, char **argv) {
+static void finish(struct request *q) {
     struct noise after = noise_probe();
-    char *command = command_of(q, argc, argv);
-    if (!q->json) {
+    char *command = command_of(q, q->argc, q->argv);
+    if (!q->json && q->measured) {
         print_machine(&q->noise, &after, q->spread, q->version);
         printf("rerun: %s\n", command);
     }
@@ -262,6 +267,27 @@ static void finish(struct request *q, int argc, char **argv) {
     free(q->entries);
 }
 
+static int bench(const void *request) {
+    struct request q = *(const struct request *)request;
+    snprintf(q.directory, sizeof q.directory, "%.100s/locks", getenv("TMPDIR"));
+    if (mkdir(q.directory, 0700)) return lab_complain("cannot make %s: %s", q.directory, strerror(errno));
+    q.noise = noise_probe();
+    for (int i = 0; i < q.n_urls; i++) {
+        uint64_t requests;
+        if (!*q.version) driver_about(q.urls[i], q.version, sizeof q.version, &requests);
+    }
+    for (int s = 0; s < SCENARIOS && !lab_interrupted; s++) {
+        if (!q.scenarios[s]) continue;
+        struct plan shown = q.plan;
+        shown.clients = q.clients ? q.clients : s == RELAY ? 8 : 2;
+        if (!q.json) print_head((enum scenario)s, &shown);
+        for (int i = 0; i < q.n_urls && !lab_interrupted; i++) measure(&q, (enum scenario)s, q.urls[i]);
+    }
+    if (lab_interrupted) return LAB_INTERRUPTED;
+    finish(&q);
+    return q.result;
+}
+
 int lab_bench(int argc, char **argv) {
     struct request q = {.plan = {.tries = 3, .seconds = 1, .hold_ns = 1000000, .locks = 10000}};
     unsigned char bytes[2] = {0};
@@ -269,23 +295,8 @@ int lab_bench(int argc, char **argv) {
     q.seed = (uint64_t)(bytes[0] << 8 | bytes[1]);
     int r = parse(argc, argv, &q);
     if (r) return r;
-    const char *temporary = getenv("TMPDIR");
-    snprintf(q.directory, sizeof q.directory, "%.40s/pawl-lab-XXXXXX", temporary ? temporary : "/tmp");
-    if (!mkdtemp(q.directory)) return lab_complain("cannot make %s", q.directory);
-
-    q.noise = noise_probe();
-    for (int i = 0; i < q.n_urls; i++) {
-        uint64_t requests;
-        if (!*q.version) driver_about(q.urls[i], q.version, sizeof q.version, &requests);
-    }
-    for (int s = 0; s < SCENARIOS; s++) {
-        if (!q.scenarios[s]) continue;
-        struct plan shown = q.plan;
-        shown.clients = q.clients ? q.clients : s == RELAY ? 8 : 2;
-        if (!q.json) print_head((enum scenario)s, &shown);
-        for (int i = 0; i < q.n_urls; i++) measure(&q, (enum scenario)s, q.urls[i]);
-    }
-    nftw(q.directory, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-    finish(&q, argc, argv);
-    return q.result;
+    if (q.report && lab_writable(q.report)) return LAB_FAILED;
+    q.argc = argc;
+    q.argv = argv;
+    return lab_in_folder(bench, &q, false);
 }

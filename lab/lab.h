@@ -20,6 +20,8 @@ int lab_report(int argc, char **argv);
 
 /* "pawl-lab: text" on stderr; returns LAB_FAILED. */
 int lab_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Whether a file can be written there later, before there is anything to write: LAB_OK, or complains. */
+int lab_writable(const char *path);
 /* "250ms", "15s", "2m", "1h", "1.5" (seconds), "80us"; false: no duration, or negative. */
 bool lab_duration(const char *text, int64_t *ret_ns);
 /* A whole number, low .. high. */

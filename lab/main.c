@@ -3,11 +3,13 @@
 #include "lab.h"
 #include "pawl.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name, *does;
@@ -30,6 +32,15 @@ int lab_complain(const char *format, ...) {
     fputc('\n', stderr);
     va_end(args);
     return LAB_FAILED;
+}
+
+int lab_writable(const char *path) {
+    bool new = access(path, F_OK) != 0;
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return lab_complain("cannot write %s: %s", path, strerror(errno));
+    close(fd);
+    if (new) unlink(path);
+    return LAB_OK;
 }
 
 bool lab_duration(const char *text, int64_t *ret_ns) {

@@ -99,7 +99,9 @@ static void write_table(FILE *to, const struct story *stories, int n) {
     for (int i = 0, same; i < n; i += same) {
         same = group(stories + i, n - i);
         const struct scenario *s = scenario_find(stories[i].scenario);
-        fprintf(to, "<tr><td><a href=\"#%s\">", stories[i].scenario);
+        fputs("<tr><td><a href=\"#", to);
+        picture_text(to, stories[i].scenario);
+        fputs("\">", to);
         picture_text(to, s ? s->title : stories[i].scenario);
         fputs("</a></td>", to);
         for (int v = 0; v < VARIANTS; v++) {
@@ -168,7 +170,11 @@ static void write_page(FILE *to, const struct story *stories, int n) {
     for (int i = 0, same; i < n; i += same) {
         same = group(stories + i, n - i);
         const struct scenario *s = scenario_find(stories[i].scenario);
-        fprintf(to, "<section id=\"%s\"><h2><code>%s</code>", stories[i].scenario, stories[i].scenario);
+        fputs("<section id=\"", to);
+        picture_text(to, stories[i].scenario);
+        fputs("\"><h2><code>", to);
+        picture_text(to, stories[i].scenario);
+        fputs("</code>", to);
         picture_text(to, s ? s->title : stories[i].scenario);
         fputs("</h2>\n", to);
         if (s) write_words(to, s);
@@ -203,8 +209,10 @@ static void write_svg(FILE *to, const struct story *stories, int n) {
 
 static int write_file(const char *path, const struct story *stories, int n,
                       void (*write)(FILE *, const struct story *, int)) {
-    FILE *file = fopen(path, "we");
+    bool is_stdout = strcmp(path, "-") == 0;
+    FILE *file = is_stdout ? stdout : fopen(path, "we");
     if (file) write(file, stories, n);
+    if (is_stdout) path = "standard output";
     if (file && !ferror(file) && fclose(file) == 0) return LAB_OK;
     return lab_complain("cannot write %s: %s", path, strerror(errno));
 }
@@ -216,7 +224,7 @@ int report_write(const char *path, const struct story *stories, int n) {
 /* --- the verb --- */
 
 static const char help[] = "usage: pawl-lab report FILE [options]        FILE is what pawl-lab run --save FILE kept\n"
-                           "  -o, --output PAGE    a page of HTML\n"
+                           "  -o, --output PAGE    a page of HTML; -: to standard output\n"
                            "  --svg DIRECTORY      one picture for each scenario, NAME.svg\n";
 
 static int read_stories(const char *path, struct story **ret, int *ret_n) {
@@ -266,7 +274,9 @@ int lab_report(int argc, char **argv) {
         case ':': return lab_complain("%s wants a value", argv[optind - 1]);
         default: return lab_complain("unknown option: %s", argv[optind - 1]);
         }
-    if (optind + 1 != argc || (!page && !dir)) return lab_complain("report wants one FILE, and -o or --svg\n%s", help);
+    if (optind == argc) return lab_complain("report wants a FILE: what pawl-lab run --save FILE kept\n%s", help);
+    if (optind + 1 < argc) return lab_complain("report wants one FILE only, not also %s", argv[optind + 1]);
+    if (!page && !dir) return lab_complain("report wants -o PAGE or --svg DIRECTORY: where to write\n%s", help);
     int code = read_stories(argv[optind], &stories, &n);
     if (code == LAB_OK && page) code = report_write(page, stories, n);
     if (code == LAB_OK && dir) code = write_svgs(dir, stories, n);

@@ -27,7 +27,8 @@ static const char help[] =
     "  --save FILE      everything that happened, one JSON object a line, for pawl-lab report\n"
     "  -v, --verbose    the steps\n"
     "Servers run on free ports of the loopback in a temporary directory. Nothing else is touched.\n"
-    "exit: 0 everything as theory says, 1 something not, 125 nothing can be said, 130 interrupted\n";
+    "exit: 0 everything as theory says, 1 something not, 125 nothing can be said (usage, a play that\n"
+    "failed, all of them skipped), 130 interrupted, 143 terminated\n";
 
 struct options {
     const char *service, *report, *save;
@@ -42,7 +43,7 @@ struct playing {
 
 static void abandon(int signal) {
     (void)signal;
-    stage_abandon();
+    folder_end_below(2000);
     _exit(130);
 }
 
@@ -50,11 +51,13 @@ static void in_child(const struct scenario *scenario, enum variant variant, int 
     struct story story;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     signal(SIGTERM, abandon);
     signal(SIGINT, SIG_IGN);
     stage_play(scenario, variant, &story);
     json_t *json = story_json(&story);
     json_dumpfd(json, fd, JSON_COMPACT);
+    folder_end_below(2000); /* what a play that failed left running */
     _exit(0);
 }
 
@@ -89,10 +92,14 @@ static char *hear(struct playing *p) {
     return text;
 }
 
-static void finish(struct playing *p, const struct scenario *scenario, enum variant variant, struct story *ret) {
+static void finish(struct playing all[VARIANTS], const struct scenario *scenario, enum variant variant,
+                   struct story *ret) {
+    struct playing *p = &all[variant];
     char *text = hear(p);
-    if (lab_interrupted) kill(p->pid, SIGTERM);
+    for (int v = 0; v < VARIANTS && lab_interrupted; v++)
+        if (all[v].pid > 0) kill(all[v].pid, SIGTERM);
     waitpid(p->pid, NULL, 0);
+    p->pid = 0;
     json_t *json = text ? json_loads(text, 0, NULL) : NULL;
     if (!json || !story_read(json, ret)) {
         *ret = (struct story){.variant = variant, .verdict = VERDICT_FAILED};
@@ -185,7 +192,7 @@ static void play_one(const struct scenario *s, const struct options *o, struct s
         if (o->only[v]) playing[v] = start(s, (enum variant)v);
     for (int v = 0; v < VARIANTS; v++) {
         if (!o->only[v]) continue;
-        if (!missing) finish(&playing[v], s, (enum variant)v, &stories[v]);
+        if (!missing) finish(playing, s, (enum variant)v, &stories[v]);
         else {
             stories[v] = (struct story){.variant = (enum variant)v, .verdict = VERDICT_SKIPPED, .expected = true};
             snprintf(stories[v].scenario, sizeof stories[v].scenario, "%s", s->name);
@@ -207,10 +214,23 @@ static int save(const char *path, const struct story *stories, int n) {
     return good ? LAB_OK : lab_complain("cannot write %s: %s", path, strerror(errno));
 }
 
+/* What was not played to its end says nothing, nor does a round in which nothing was played. */
+static int judge(const struct story *stories, int n) {
+    int skipped = 0, failed = 0;
+    for (int i = 0; i < n; i++) {
+        skipped += stories[i].verdict == VERDICT_SKIPPED;
+        failed += stories[i].verdict == VERDICT_FAILED;
+        if (!stories[i].expected && stories[i].verdict != VERDICT_FAILED) return LAB_FOUND;
+    }
+    if (n == 0) return lab_complain("nothing can be said: no scenario is all that was asked for; see pawl-lab list");
+    if (skipped == n) return lab_complain("nothing can be said: everything was skipped");
+    return failed ? lab_complain("nothing can be said: %d of %d failed", failed, n) : LAB_OK;
+}
+
 static int round_of(const void *options) {
     const struct options *o = options;
     struct story stories[VARIANTS * 64];
-    int n = 0, code = LAB_OK;
+    int n = 0;
     if (!o->verbose) print_head(o);
     for (int i = 0; scenarios[i] && !lab_interrupted; i++) {
         struct story three[VARIANTS];
@@ -220,15 +240,21 @@ static int round_of(const void *options) {
         if (o->verbose && !o->json) printf("  What is true: %s\n", scenarios[i]->truth);
         for (int v = 0; v < VARIANTS; v++) {
             if (!o->only[v]) continue;
-            if (!three[v].expected) code = LAB_FOUND;
             stories[n++] = three[v];
         }
     }
-    if (lab_interrupted) return 128 + lab_interrupted;
+    if (lab_interrupted) return LAB_INTERRUPTED;
+    int code = judge(stories, n);
     if (o->save && save(o->save, stories, n)) code = LAB_FAILED;
     if (o->report && report_write(o->report, stories, n)) code = LAB_FAILED;
     for (int i = 0; i < n; i++) story_free(&stories[i]);
     return code;
+}
+
+static bool is_service(const char *name) {
+    for (int i = 0; scenarios[i]; i++)
+        if (strcmp(scenarios[i]->service, name) == 0) return true;
+    return false;
 }
 
 static int parse(int argc, char **argv, struct options *o) {
@@ -260,6 +286,9 @@ static int parse(int argc, char **argv, struct options *o) {
         }
     for (v = 0; v < VARIANTS; v++) o->only[v] |= all;
     o->names = argv + optind;
+    if (o->service && !is_service(o->service))
+        return lab_complain("--service wants redis, redlock, postgresql, etcd or file, not %s", o->service);
+    if ((o->save && lab_writable(o->save)) || (o->report && lab_writable(o->report))) return LAB_FAILED;
     for (char **name = o->names; *name; name++)
         if (!scenario_find(*name)) return lab_complain("there is no scenario %s; pawl-lab list shows them", *name);
     return LAB_OK;
@@ -268,5 +297,5 @@ static int parse(int argc, char **argv, struct options *o) {
 int lab_run(int argc, char **argv) {
     struct options o = {0};
     int code = parse(argc, argv, &o);
-    return code ? code : lab_in_folder(round_of, &o);
+    return code ? code : lab_in_folder(round_of, &o, true);
 }

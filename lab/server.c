@@ -165,14 +165,16 @@ void server_await(struct server *s) {
     int status;
     while (!s->ready(s)) {
         bool ended = waitpid(s->pid, &status, WNOHANG) == s->pid;
+        if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 127)
+            die("%s cannot be run: is it installed, and in PATH?", s->argv[0]);
         if (ended && clock_now_ns() < end && too_early(s)) {
             poll(NULL, 0, 20);
             server_begin(s);
         } else if (ended || clock_now_ns() > end) {
-            fprintf(stderr, "server: %s did not come up; %s/log:\n", s->argv[0], s->dir);
+            fprintf(stderr, "server: %s did not come up; the last lines of its log:\n", s->argv[0]);
             char command[128];
             snprintf(command, sizeof command, "tail -5 %s/log >&2", s->dir);
-            if (system(command)) fputs("(no log)\n", stderr);
+            if (system(command)) fputs("(it has none)\n", stderr);
             kill(s->pid, SIGKILL);
             exit(1);
         }

@@ -23,9 +23,9 @@ static void program(const char *name, char ret[256]) {
 
 static void fail(const struct server *s, const char *what) {
     char command[128]; /* the folder goes with this program */
-    fprintf(stderr, "server: %s failed:\n", what);
+    fprintf(stderr, "server: %s failed; the last lines of what it said:\n", what);
     snprintf(command, sizeof command, "tail -5 %s/setup.log >&2", s->dir);
-    if (system(command)) fputs("(no log)\n", stderr);
+    if (system(command)) fputs("(nothing)\n", stderr);
     exit(1);
 }
 

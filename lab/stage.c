@@ -359,24 +359,6 @@ static void end_all(struct stage *s) {
     for (int i = 0; i < s->n_servers; i++) server_stop(&s->servers[i]);
 }
 
-void stage_abandon(void) {
-    for (int i = 0; i < stage.n_actors; i++)
-        if (stage.actors[i].worker.pid) kill(stage.actors[i].worker.pid, SIGKILL);
-    for (int i = 0; i < stage.n_servers; i++)
-        if (stage.servers[i].pid)
-            kill(stage.servers[i].pid, SIGCONT), kill(stage.servers[i].pid, stage.servers[i].quit);
-    int64_t end = clock_after_ms(clock_now_ns(), 3000);
-    for (pid_t ended; (ended = waitpid(-1, NULL, WNOHANG)) >= 0;) {
-        bool late = clock_now_ns() > end; /* PostgreSQL may miss a SIGQUIT while it starts */
-        for (int i = 0; i < stage.n_servers; i++) {
-            struct server *s = &stage.servers[i];
-            if (ended && s->pid == ended) s->pid = 0;
-            else if (late && s->pid) kill(s->pid, SIGKILL);
-        }
-        if (!ended) poll(NULL, 0, 5);
-    }
-}
-
 static void set_up(struct stage *s) {
     const char *base = getenv("TMPDIR");
     snprintf(s->dir, sizeof s->dir, "%.40s/stage-XXXXXX", base ? base : "/tmp");

@@ -36,8 +36,6 @@ void stage_play(const struct scenario *scenario, enum variant variant, struct st
 /* For the test of the lab: a guard that checks nothing ("open-guard"), tokens that fall ("old-token"), a torture of the
  * plain lock ("plain"), when PAWL_LAB_PLANT names it. */
 bool stage_planted(const char *what);
-/* For a handler of SIGTERM: ends the servers. */
-void stage_abandon(void);
 
 /* --- for scenarios --- */
 

@@ -86,6 +86,12 @@ static bool read_point(json_t *from, struct story *t) {
     return true;
 }
 
+/* It becomes a file's name and part of a page. */
+static bool is_name(const char *text) {
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    return n > 0 && !text[n] && n < sizeof((struct story *)0)->scenario;
+}
+
 static bool read_row(json_t *from, struct story *t) {
     const char *scenario, *variant, *verdict, *why = "";
     json_int_t holds, overlaps, accepted, refused, fell, began, ended;
@@ -97,7 +103,7 @@ static bool read_row(json_t *from, struct story *t) {
                     &expected, "why", &why, "began", &began, "ended", &ended))
         return false;
     int v = index_of(variant, variant_at, VARIANTS), d = index_of(verdict, verdict_at, VERDICTS);
-    if (v < 0 || d < 0) return false;
+    if (v < 0 || d < 0 || !is_name(scenario)) return false;
     *t = (struct story){.variant = (enum variant)v,
                         .verdict = (enum verdict)d,
                         .holds = (uint64_t)holds,

@@ -17,15 +17,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char help[] = "usage: pawl-lab torture --backend NAME [options]\n"
-                           "  --backend NAME   file, redis, redlock, postgresql, etcd\n"
-                           "  --minutes N      how long; 1 if not said\n"
-                           "  --seed S         decides what goes wrong when\n"
-                           "  --schedule       print that, and do nothing\n"
-                           "  --guard WHERE    dir: in a directory, if not said; service: where the locks are, too\n"
-                           "  --save FILE      the history, for pawl-lab check\n"
-                           "  --json           the verdict as one JSON object\n"
-                           "exit: 0 every promise was kept, 1 one was not, 125 nothing can be said, 130 interrupted\n";
+static const char help[] =
+    "usage: pawl-lab torture --backend NAME [options]\n"
+    "  --backend NAME   file, redis, redlock, postgresql, etcd\n"
+    "  --minutes N      how long, 0.3 to 10000; 1 if not said\n"
+    "  --seed S         decides what goes wrong when; 0 to 9223372036854775807, drawn if not said\n"
+    "  --schedule       print that, and do nothing\n"
+    "  --guard WHERE    dir: in a directory, if not said; service: where the locks are, too\n"
+    "  --save FILE      the history, for pawl-lab check\n"
+    "  --json           the verdict as one JSON object\n"
+    "exit: 0 every promise was kept, 1 one was not, 125 nothing can be said, 130 interrupted, 143 "
+    "terminated\n";
 
 /* --- the record --- */
 
@@ -378,6 +380,7 @@ static void rack_stop(struct rack *r) {
 static int print_schedule(const struct torture *o) {
     struct wrong *wrongs;
     int n = torture_schedule(o->victim, (uint64_t)o->seed, torture_length_ms(o), torture_calm_ms(o), &wrongs);
+    printf("torture %s, %g minutes, seed %" PRId64 "\n", o->victim->name, o->minutes, o->seed);
     for (int i = 0; i < n; i++)
         printf("%9.3f s  %-8s %d  %" PRId64 " ms\n", (double)wrongs[i].at_ms / 1e3, wrong_name(wrongs[i].kind),
                wrongs[i].target, wrongs[i].for_ms);
@@ -397,7 +400,7 @@ static int torture(const void *options) {
     if (code == LAB_OK) rack_run(&r);
     rack_stop(&r);
     if (r.save && fclose(r.save)) code = lab_complain("cannot write %s: %s", o->save, strerror(errno));
-    if (lab_interrupted) return 128 + lab_interrupted;
+    if (lab_interrupted) return LAB_INTERRUPTED;
     if (code) return code;
     code = rack_judge(&r);
     history_free(r.history);
@@ -423,11 +426,12 @@ static int parse(int argc, char **argv, struct torture *o) {
         case MINUTES:
             o->minutes = strtod(optarg, &end);
             if (*end || !(o->minutes >= .3 && o->minutes <= 10000))
-                return lab_complain("--minutes wants a number from 0.3 on, not %s", optarg);
+                return lab_complain("--minutes wants a number from 0.3 to 10000, not %s", optarg);
             break;
         case SEED:
             if (!lab_number(optarg, 0, INT64_MAX, &o->seed))
-                return lab_complain("--seed wants a number, not %s", optarg);
+                return lab_complain("--seed wants a whole number from 0 to %" PRId64 ", not %s", (int64_t)INT64_MAX,
+                                    optarg);
             break;
         case SCHEDULE: o->schedule = true; break;
         case GUARD:
@@ -449,5 +453,5 @@ int lab_torture(int argc, char **argv) {
     struct torture o = {.minutes = 1, .seed = clock_wall_us() % 1000000};
     int code = parse(argc, argv, &o);
     if (code || o.schedule) return code ? code : print_schedule(&o);
-    return lab_in_folder(torture, &o);
+    return lab_in_folder(torture, &o, true);
 }

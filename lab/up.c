@@ -72,11 +72,12 @@ static int up(const void *data) {
     char url[256];
     service->start(servers);
     url_of(service, servers, url, sizeof url);
-    int code = prepare(url);
+    int code = lab_interrupted ? LAB_INTERRUPTED : prepare(url);
     if (code == LAB_OK && o->json) printf("{\"url\":\"%s\"}\n", url);
     else if (code == LAB_OK)
         printf("%s\n\n    export PAWL_URL='%s'\n    pawl run job -- sleep 10\n\nCtrl-C ends it.\n", url, url);
-    fflush(stdout);
+    if (code == LAB_OK && (fflush(stdout) || ferror(stdout)))
+        code = lab_complain("cannot write the URL to standard output");
     while (code == LAB_OK && !lab_interrupted) poll(NULL, 0, 200);
     for (int i = 0; i < service->servers; i++) server_stop(&servers[i]);
     return code;
@@ -93,5 +94,5 @@ int lab_up(int argc, char **argv) {
         else o.service = argv[i];
     if (!o.service) return lab_complain("up wants redis, redlock, postgresql or etcd\n%s", help);
     if (!service_of(o.service)) return lab_complain("up wants redis, redlock, postgresql or etcd, not %s", o.service);
-    return lab_in_folder(up, &o);
+    return lab_in_folder(up, &o, true);
 }
