@@ -2,7 +2,14 @@
 
 _pawl_value() { # OPTION: completes its value; false: it takes none
     case $1 in
-    -u | --url) COMPREPLY=($(compgen -W "file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:" -- "$cur")) ;;
+    -u | --url)
+        if [[ $cur == file:* ]]; then # behind the colon, which readline takes for the end of a word
+            COMPREPLY=($(compgen -d -P file: -- "${cur#file:}"))
+            compopt -o nospace 2>/dev/null
+            declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$cur"
+            return 0
+        fi
+        COMPREPLY=($(compgen -W "file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:" -- "$cur")) ;;
     --log) COMPREPLY=($(compgen -W "text json" -- "$cur")) ;;
     --for) COMPREPLY=($(compgen -W "efficiency correctness" -- "$cur")) ;;
     --on-lost) COMPREPLY=($(compgen -W "term kill" -- "$cur")) ;;
@@ -37,7 +44,9 @@ _pawl() {
             i=$((i + 1))
             [ "$i" -lt "$cword" ] && [ "${words[i]}" = -- ] && i=$((i + 1))
             COMPREPLY=()
-            if declare -F _command_offset >/dev/null; then _command_offset "$i"; else COMPREPLY=($(compgen -c -- "$cur")); fi
+            if declare -F _command_offset >/dev/null; then _command_offset "$i"
+            elif [ "$cword" -gt "$i" ] || [[ $cur == */* ]]; then COMPREPLY=($(compgen -f -- "$cur"))
+            else COMPREPLY=($(compgen -c -- "$cur")); fi
             return
         fi
     done

@@ -133,6 +133,9 @@ complete_bash() { # WORD...: what bash offers for the last
     [ "$(complete_bash pawl hold --for c)" = correctness ]
     [ "$(complete_bash pawl hold --log '')" = $'json\ntext' ]
     complete_bash pawl run -n nightly -- bas | grep -qx bash
+    mkdir "$BATS_TEST_TMPDIR/locks"
+    [ "$(complete_bash pawl run -n nightly -- ls "$BATS_TEST_TMPDIR/lo")" = "$BATS_TEST_TMPDIR/locks" ]
+    [ "$(complete_bash pawl who -u "file:$BATS_TEST_TMPDIR/lo")" = "file:$BATS_TEST_TMPDIR/locks" ]
 }
 
 @test "bash completes the names of locks" {
