@@ -4,7 +4,8 @@
 DO $$
 DECLARE installed integer;
 BEGIN
-  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), -- what others made is not to be found
+  PERFORM pg_catalog.set_config('pawl.path', pg_catalog.current_setting('search_path'), true),
+    pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), -- what others made is not to be found, until the end
     pg_catalog.set_config('client_min_messages', 'warning', true);
   PERFORM pg_advisory_xact_lock(1885435756, 1);
   -- Everybody may use it, unless somebody took that away: only USAGE on the schema decides.
