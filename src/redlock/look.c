@@ -1,5 +1,5 @@
-/* look.c: what who and ls read: a lock is held by whoever has its value at a quorum. Nothing here changes a lock, and
- * no script is needed. */
+/* look.c: what who and ls read: a lock is held by whoever has its value at a quorum of those that vote, and free if
+ * nobody can have it there, whatever those say that do not vote or do not answer. Nothing here changes a lock. */
 #include "clock.h"
 #include "redis/verdict.h"
 #include "redlock.h"
@@ -7,19 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A plain command at all instances: the question is made of words, one of them binary. */
-static void ask_all(struct bk_session *s, struct question *q, struct args *words, struct bk_until until) {
-    *q = (struct question){.args = *words};
-    round_start(s, q, everybody(s), 0, until);
-}
+#define PATIENT_MS 1000 /* for all of them, where a quorum does not tell */
 
-/* The replies of one command, by instance; NULL: none. Returns how many came. */
-static int gather(struct bk_session *s, struct args *words, redisReply *ret[PEERS_MAX], struct bk_until until) {
-    struct question q;
+/* The replies of one command, a plain one, by instance; NULL: none. Returns how many came. */
+static int gather(struct bk_session *s, struct args *words, bool patient, redisReply *ret[PEERS_MAX],
+                  struct bk_until until) {
+    struct question q = {.args = *words};
     redisReply *reply;
     int n = 0, i;
     memset(ret, 0, PEERS_MAX * sizeof *ret);
-    ask_all(s, &q, words, until);
+    round_start(s, &q, everybody(s), 0, until);
+    if (patient) s->enough = s->bk->n;
     while (round_next(s, &i, &reply) == BK_YES) {
         if (reply->type == REDIS_REPLY_ERROR && !verdict_is(reply->str, "WRONGTYPE")) {
             verdict(&s->peers[i].wire, reply->str, &s->peers[i].why);
@@ -43,23 +41,26 @@ static bool same(const redisReply *a, const redisReply *b) {
     return memcmp(a->str + 17, b->str + 17, OWNER_CHARS) == 0;
 }
 
-/* The value that a quorum has, and its number: the highest with it is the token. */
-static const redisReply *holder(const struct bk *bk, redisReply *values[], uint64_t *ret_token, int *ret_i) {
+/* The value that most have, at how many, where, and the highest number with it, which is the token if they are a
+ * quorum. */
+struct most {
+    int times, at;
+    uint64_t token;
+};
+
+static struct most most_alike(const struct bk *bk, redisReply *values[]) {
+    struct most most = {0};
     for (int i = 0; i < bk->n; i++) {
-        int times = 0;
-        uint64_t token = 0;
+        struct most of = {.at = i};
         for (int j = 0; j < bk->n; j++) {
             if (!same(values[i], values[j])) continue;
-            times++;
+            of.times++;
             uint64_t number = value_is_ours(values[j]->str, values[j]->len) ? value_number(values[j]->str, 16) : 0;
-            if (number > token) token = number;
+            if (number > of.token) of.token = number;
         }
-        if (times < bk->quorum) continue;
-        *ret_token = token;
-        *ret_i = i;
-        return values[i];
+        if (of.times > most.times) most = of;
     }
-    return NULL;
+    return most;
 }
 
 static bool tell_waiters(const char *name, redisReply *queues[], bk_each *each, void *data) {
@@ -76,14 +77,24 @@ static bool tell_waiters(const char *name, redisReply *queues[], bk_each *each, 
     return true;
 }
 
-static enum bk_says one_name(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
-                             bool *ret_more, pawl_error *error) {
+/* What the instances have of one name. */
+struct seen {
     redisReply *values[PEERS_MAX], *lefts[PEERS_MAX], *queues[PEERS_MAX];
+    struct most most;
+    int voters; /* that told */
+};
+
+static void forget(struct seen *seen) {
+    let_go(seen->values);
+    let_go(seen->lefts);
+    let_go(seen->queues);
+}
+
+/* Who votes is asked last: whoever does then has lost nothing before it told its value. */
+static void look(struct bk_session *s, const char *name, bool patient, struct seen *ret, struct bk_until until) {
     struct bk_claim claim = {.name = name, .name_len = strlen(name)};
     struct names names;
     struct args get = {.n = 0}, left = {.n = 0}, queue = {.n = 0};
-    uint64_t token;
-    int at;
     names_of(s->bk, &claim, &names);
     arg_text(&get, "GET");
     arg(&get, names.keys.lock, names.keys.lock_length);
@@ -93,31 +104,67 @@ static enum bk_says one_name(struct bk_session *s, const char *name, bk_each *ea
     arg(&queue, names.keys.queue, names.keys.queue_length);
     arg_text(&queue, "0");
     arg_text(&queue, "-1");
-    int n = gather(s, &get, values, until), enough = s->bk->quorum;
-    if (n >= enough) n = gather(s, &left, lefts, until);
-    else memset(lefts, 0, sizeof lefts);
-    if (n >= enough) n = gather(s, &queue, queues, until);
-    else memset(queues, 0, sizeof queues);
-    bool fine = n >= enough, more = true;
-    if (fine) {
-        const redisReply *value = holder(s->bk, values, &token, &at);
-        struct bk_record r = {.name = name, .about = "", .token = 0, .left_ms = -1};
-        if (value && lefts[at] && lefts[at]->type == REDIS_REPLY_INTEGER && lefts[at]->integer >= 0)
-            r.left_ms = lefts[at]->integer;
-        if (value && value_is_ours(value->str, value->len)) {
-            r.token = token;
-            r.since_ms = (int64_t)value_number(value->str + VALUE_MS, 13);
-            r.about = value->str + VALUE_ABOUT;
+    *ret = (struct seen){.voters = 0};
+    gather(s, &get, patient, ret->values, until);
+    gather(s, &left, patient, ret->lefts, until);
+    gather(s, &queue, patient, ret->queues, until);
+    peers voters = seed_voters(s, patient, until);
+    for (int i = 0; i < s->bk->n; i++) {
+        if (!ret->values[i]) continue;
+        if (voters >> i & 1) {
+            ret->voters++;
+        } else {
+            freeReplyObject(ret->values[i]);
+            ret->values[i] = NULL;
         }
-        more = (!value || each(&r, data)) && tell_waiters(name, queues, each, data);
-    } else if (!round_cut(s, error)) {
-        round_no_quorum(s, n, error);
     }
-    let_go(values);
-    let_go(lefts);
-    let_go(queues);
-    *ret_more = more;
-    return fine ? BK_YES : BK_UNKNOWN;
+    ret->most = most_alike(s->bk, ret->values);
+}
+
+/* Held, or free even if all the others have what most have. */
+static bool is_known(const struct bk *bk, const struct seen *seen) {
+    return seen->voters >= bk->quorum &&
+           (seen->most.times >= bk->quorum || seen->most.times + bk->n - seen->voters < bk->quorum);
+}
+
+static bool tell_holder(const struct bk *bk, const char *name, const struct seen *seen, bk_each *each, void *data) {
+    int at = seen->most.at;
+    const redisReply *value = seen->values[at], *left = seen->lefts[at];
+    struct bk_record r = {.name = name, .about = "", .token = 0, .left_ms = -1};
+    if (seen->most.times < bk->quorum) return true;
+    if (left && left->type == REDIS_REPLY_INTEGER && left->integer >= 0) r.left_ms = left->integer;
+    if (value_is_ours(value->str, value->len)) {
+        r.token = seen->most.token;
+        r.since_ms = (int64_t)value_number(value->str + VALUE_MS, 13);
+        r.about = value->str + VALUE_ABOUT;
+    }
+    return each(&r, data);
+}
+
+static enum bk_says one_name(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
+                             bool *ret_more, pawl_error *error) {
+    struct seen seen;
+    look(s, name, false, &seen, until);
+    if (!is_known(s->bk, &seen)) { /* an attempt on its way, it may be, or one that is slow */
+        struct bk_until patient = until;
+        int64_t most_ns = clock_after_ms(clock_now_ns(), PATIENT_MS);
+        if (patient.at_ns > most_ns) patient.at_ns = most_ns;
+        forget(&seen);
+        look(s, name, true, &seen, patient);
+        s->until = until;
+    }
+    bool known = is_known(s->bk, &seen);
+    if (known) {
+        *ret_more = tell_holder(s->bk, name, &seen, each, data) && tell_waiters(name, seen.queues, each, data);
+    } else if (seen.voters < s->bk->quorum) {
+        if (!round_cut(s, error)) round_no_quorum(s, seen.voters, error);
+    } else {
+        error_set(error, PAWL_EUNREACHABLE, NULL,
+                  "%s '%s': nobody can tell: %d of %d instances have one holder, %d are needed, and %d do not say",
+                  s->verb, name, seen.most.times, s->bk->n, s->bk->quorum, s->bk->n - seen.voters);
+    }
+    forget(&seen);
+    return known ? BK_YES : BK_UNKNOWN;
 }
 
 /* --- all names --- */
@@ -186,13 +233,17 @@ enum bk_says redlock_records(struct bk_session *s, const char *name, bk_each *ea
     enum bk_says says = BK_YES;
     bool more = true;
     int scanned = 0;
+    peers of = 0;
     s->verb = name ? "looking at" : "listing the locks";
     s->name = name ? name : "";
+    seed(s, until);
     if (name) return one_name(s, name, each, data, until, &more, error);
-    for (int i = 0; i < s->bk->n && scanned < s->bk->quorum; i++)
-        if (s->peers[i].state == PEER_READY) scanned += scan(s, i, &l, until);
+    peers voters = seed_voters(s, false, until);
+    for (int i = 0; i < s->bk->n && __builtin_popcount(of) < s->bk->quorum; i++)
+        if (voters >> i & 1 && scan(s, i, &l, until)) of |= 1u << i;
+    scanned = __builtin_popcount(of & seed_voters(s, false, until)); /* none of them was emptied meanwhile */
     if (scanned < s->bk->quorum) {
-        round_no_quorum(s, scanned, error);
+        if (!round_cut(s, error)) round_no_quorum(s, scanned, error);
         says = BK_UNKNOWN;
     }
     if (l.n) qsort(l.names, l.n, sizeof *l.names, by_text);

@@ -114,6 +114,9 @@ struct looked {
 };
 void seed_look(struct bk_session *s, struct bk_until until, struct looked ret[PEERS_MAX]);
 
+/* Those that vote, as they say themselves; at each of the others it is noted why not. patient: all are waited for. */
+peers seed_voters(struct bk_session *s, bool patient, struct bk_until until);
+
 /* --- doctor.c --- */
 
 enum bk_says redlock_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error);

@@ -239,6 +239,23 @@ void seed_look(struct bk_session *s, struct bk_until until, struct looked ret[PE
     }
 }
 
+peers seed_voters(struct bk_session *s, bool patient, struct bk_until until) {
+    struct step step = {.s = s, .what = "L", .patient = patient};
+    peers voters = 0;
+    char when[48];
+    ask(&step, everybody(s), until);
+    for (int i = 0; i < s->bk->n; i++) {
+        struct peer *p = &s->peers[i];
+        if (!step.answers[i].came) continue;
+        if (p->lost) error_set(&p->why, PAWL_EUNSAFE, p->node, "%s: has lost its memory and does not vote", p->node);
+        else if (p->ready_ns)
+            error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: came back without its memory and %s", p->node,
+                      peer_ready_text(p, when));
+        else voters |= 1u << i;
+    }
+    return voters;
+}
+
 void round_level(struct bk_session *s, peers behind) {
     struct step step = {.s = s, .what = "B"};
     ask(&step, behind, s->until);

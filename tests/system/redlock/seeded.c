@@ -195,7 +195,8 @@ static void test_floor_and_who_is_away(void **state) {
     pawl_close(a);
 }
 
-/* Two of three came back empty one after the other, with a ttl of a day: who knows that nothing is held ends the wait. */
+/* Two of three came back empty one after the other, with a ttl of a day: who knows that nothing is held ends the wait.
+ */
 static void test_floor_ends_the_wait(void **state) {
     (void)state;
     pawl_client *a = client_of(url, 86400000, NULL, NULL);
@@ -218,6 +219,44 @@ static void test_floor_ends_the_wait(void **state) {
     pawl_close(a);
 }
 
+static int count_entry(const pawl_entry *entry, void *data) {
+    (void)entry;
+    ++*(int *)data;
+    return 0;
+}
+
+static void must_not_know(pawl_client *client, const char *name) {
+    int n = 0, said = pawl_inspect(client, name, 5000, count_entry, &n, &error);
+    if (said != PAWL_EUNREACHABLE) fail_msg("%s: said %d, and %d records", name ? name : "all", said, n);
+    assert_int_equal(n, 0);
+}
+
+/* Held at two; one of them is emptied: it may be called held or not known, but never free. */
+static void test_a_held_lock_is_never_called_free(void **state) {
+    (void)state;
+    int n = 0;
+    pawl_client *a = client_of(url, 60000, NULL, NULL), *b = client_of(url, 60000, NULL, NULL);
+    must_release(must_take(a, "first-start"));
+    proxy_cut(ways[2], true);
+    pawl_lock *held = must_take(a, "held");
+    proxy_cut(ways[2], false);
+    if (pawl_inspect(b, "held", 5000, count_entry, &n, &error)) fail_msg("%s", error.text);
+    assert_int_equal(n, 1);
+    n = 0;
+    if (pawl_inspect(b, "nobody", 5000, count_entry, &n, &error)) fail_msg("%s", error.text);
+    assert_int_equal(n, 0);
+    free(server_redis(three[1].port, "FLUSHALL"));
+    must_not_know(b, "held"); /* of the two that vote one has it and one has not */
+    must_not_know(b, NULL);
+    proxy_cut(ways[0], true);
+    must_not_know(b, "held"); /* one votes */
+    must_not_know(b, NULL);
+    proxy_cut(ways[0], false);
+    pawl_release(held, 5000, &error);
+    pawl_close(a);
+    pawl_close(b);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, three_start, three_stop)
     const struct CMUnitTest tests[] = {
@@ -225,6 +264,7 @@ int main(void) {
         TEST(test_hold_outlives_a_seeding),
         TEST(test_majority_lost),
         TEST(test_promoted_is_not_durable),
+        TEST(test_a_held_lock_is_never_called_free),
         TEST(test_all_empty),
         TEST(test_floor_and_who_is_away),
         TEST(test_floor_ends_the_wait),
