@@ -31,6 +31,9 @@ static const struct row {
     {"WRONGTYPE", BK_FAULT, PAWL_EUNSAFE,
      "the lock's key, or the counter (PREFIX%n), holds something that is not pawl's; choose another name or prefix"},
     {"PAWLNUMBERS", BK_FAULT, PAWL_EUNSAFE, "the key '<prefix>%n' was not written by pawl; choose another prefix"},
+    {"PAWLMETA", BK_FAULT, PAWL_EUNSAFE,
+     "the key '<prefix>%r' is damaged or not pawl's: delete it there, and the instance comes back as one that lost its "
+     "memory; or choose another prefix"},
     {"PAWLRECORD", BK_FAULT, PAWL_EUNSAFE, "the key holds something else than a guard's record; it is left alone"},
     {"PAWLCLOCK", BK_FAULT, PAWL_EUNSAFE,
      "its clock and ours are over a day apart; tokens start at the clock: set it right"},

@@ -15,7 +15,7 @@ local M, INFO = redis.call('GET', META), redis.call('INFO', 'replication')
 if not string.find(INFO, 'role:master', 1, true) then error('PAWLREPLICA') end
 if not M then return 'U' end
 local F, BASE = tonumber(string.sub(M, 1, 16)), tonumber(string.sub(M, 18, 33))
-if not F or not BASE or #M ~= 212 then error('PAWLNUMBERS') end
+if not F or not BASE or #M ~= 212 then error('PAWLMETA') end
 if not string.find(INFO, 'master_replid:' .. string.sub(M, 110, 149), 1, true) then
   if string.sub(M, 69, 108) ~= string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
       or not string.find(INFO, 'master_replid2:0000000000000000000000000000000000000000', 1, true) then

@@ -145,11 +145,11 @@ static void dialled(struct peer *p, struct bk_until until) {
 static bool read_meta(struct peer *p, const redisReply *reply) {
     p->empty = reply->type == REDIS_REPLY_NIL;
     if (reply->type == REDIS_REPLY_ERROR) {
-        verdict(&p->wire, reply->str, &p->why);
+        verdict(&p->wire, verdict_is(reply->str, "WRONGTYPE") ? "PAWLMETA" : reply->str, &p->why);
         return false;
     }
     if (!p->empty && (reply->type != REDIS_REPLY_STRING || reply->len != META_CHARS)) {
-        verdict(&p->wire, "PAWLNUMBERS", &p->why);
+        verdict(&p->wire, "PAWLMETA", &p->why);
         return false;
     }
     snprintf(p->epoch, sizeof p->epoch, "%.*s", EPOCH_CHARS, p->empty ? "" : reply->str + 34);

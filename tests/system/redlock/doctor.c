@@ -76,7 +76,7 @@ static const struct row {
     void (*plant)(void);
     const char *parameter;
     const char *all, *text; /* that all three are on one host is found always */
-    int64_t wait_ms; /* 0: as long as it may need */
+    int64_t wait_ms;        /* 0: as long as it may need */
 } rows[] = {
     {"well", 0, NULL, NULL, "", "L08 unsafe ", "quorum: 3 of 3 instances vote, 2 are needed"},
     {"may evict", 1, "CONFIG SET maxmemory-policy allkeys-lru", NULL, "", "L03 warning L08 unsafe ",
@@ -93,6 +93,8 @@ static const struct row {
      "L05 unsafe L05 unsafe L05 unsafe L08 unsafe ", "appendonly yes, appendfsync everysec, durable=yes"},
     {"a replica", 0, NULL, replica_of_first, "", "L02 warning L08 unsafe ", ": 1 replicas"},
     {"a clock ahead", 0, NULL, step_clock, "", "L01 warning L07 warning L08 unsafe L09 warning ", " is ahead of "},
+    {"damaged", 1, "SET pawl:%r junk", NULL, "", "L01 warning L07 warning L08 unsafe ",
+     "the key '<prefix>%r' is damaged"},
     {"a ttl of 20 minutes", 0, NULL, long_ttl, "", "L08 unsafe L10 warning ", "today and yesterday is 1200 s"},
 };
 
@@ -107,7 +109,8 @@ static void test_row(void **state) {
     if (row->plant) row->plant();
     snprintf(with, sizeof with, "%s%s", url, row->parameter);
     pawl_client *client = client_of(with, 60000, NULL, NULL);
-    if (pawl_doctor(client, row->wait_ms ? row->wait_ms : 20000, note, &found, &error)) fail_msg("%s: %s", row->what, error.text);
+    if (pawl_doctor(client, row->wait_ms ? row->wait_ms : 20000, note, &found, &error))
+        fail_msg("%s: %s", row->what, error.text);
     pawl_close(client);
     int others = 0;
     for (const char *at = found.all; (at = strchr(at, 'L')); at++) others++;
