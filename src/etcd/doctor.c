@@ -1,12 +1,15 @@
 /* doctor.c: is this etcd good for locks? What each endpoint of the URL says of itself and of the cluster: no question
  * here needs a right beyond those of a lock. */
+#include "ask.h"
 #include "clock.h"
 #include "etcd.h"
 #include "resolve.h"
 #include <inttypes.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 enum {
     ADVISED_TTL_S = 5,
@@ -28,6 +31,7 @@ struct health {
     bool leaderless, mixed, learner;
     char version[32], silent[TEXT], alarms[TEXT];
     int n_silent;
+    char where[MEMBERS_MAX][64]; /* the address behind each endpoint */
     int64_t slowest_us;
     uint64_t first_term, last_term;
 };
@@ -85,6 +89,15 @@ static enum bk_says ask_status(struct bk_session *s, struct bk_until until, stru
     return fits ? BK_YES : nonsense(s, error);
 }
 
+static void note_address(struct health *h, size_t i, const char *host, const struct http2 *way) {
+    struct sockaddr_storage a;
+    socklen_t size = sizeof a;
+    if (i >= MEMBERS_MAX) return;
+    if (!way || getpeername(http2_fd(way), (struct sockaddr *)&a, &size) != 0 ||
+        getnameinfo((struct sockaddr *)&a, size, h->where[i], sizeof h->where[i], NULL, 0, NI_NUMERICHOST) != 0)
+        snprintf(h->where[i], sizeof h->where[i], "%.60s", host);
+}
+
 static void ask_endpoints(const struct looking *l, struct bk_until until, struct health *h) {
     struct bk *bk = l->s->bk;
     for (size_t i = 0; i < bk->place.n_hosts; i++) {
@@ -93,6 +106,7 @@ static void ask_endpoints(const struct looking *l, struct bk_until until, struct
         int64_t end = clock_after_ms(clock_now_ns(), ANSWER_MS);
         struct bk_until soon = {.at_ns = end < until.at_ns ? end : until.at_ns, .cancel_fd = until.cancel_fd};
         enum bk_says says = dial_one(bk, i, soon, &s.h, s.token, &error);
+        note_address(h, i, bk->place.hosts[i].host, says == BK_YES ? s.h : NULL);
         if (says == BK_YES) says = ask_status(&s, soon, h, &error);
         if (says != BK_YES) {
             char node[160];
@@ -142,10 +156,14 @@ static void members(const struct looking *l, const struct health *h) {
              "three members, or five");
 }
 
+static bool no_majority(const struct health *h) {
+    return h->leaderless ||
+           (h->n_voters && h->n_members <= h->n_voters / 2 && h->n_members + h->n_silent > h->n_voters / 2);
+}
+
 static void quorum(const struct looking *l, const struct health *h) {
     char seen[2 * TEXT];
-    bool none = h->leaderless ||
-                (h->n_voters && h->n_members <= h->n_voters / 2 && h->n_members + h->n_silent > h->n_voters / 2);
+    bool none = no_majority(h);
     snprintf(seen, sizeof seen, "%d of %zu endpoints answer%s%s%s", h->n_members, l->s->bk->place.n_hosts,
              h->n_silent ? "; silent: " : "", h->silent, h->leaderless ? "; no leader" : "");
     tell(l, "E03", none ? PAWL_LEVEL_UNSAFE : bad(h->n_silent > 0, PAWL_LEVEL_WARNING), "quorum", seen,
@@ -163,6 +181,24 @@ static void endpoints(const struct looking *l, const struct health *h) {
          h->learner ? "a member that does not vote serves no locks"
                     : "when those that are named are down, the others are not found, and the lock is lost",
          "name every voting member: etcd://e1,e2,e3");
+}
+
+/* Only you know about power and racks; an address that endpoints have in common is known here. */
+static void independence(const struct looking *l, const struct health *h) {
+    char seen[TEXT];
+    int most = 0, at = 0, n = (int)l->s->bk->place.n_hosts;
+    if (n > MEMBERS_MAX) n = MEMBERS_MAX;
+    if (n < 2) return;
+    for (int i = 0; i < n; i++) {
+        int same = 0;
+        for (int j = 0; j < n; j++) same += strcmp(h->where[i], h->where[j]) == 0;
+        if (same > most) most = same, at = i;
+    }
+    snprintf(seen, sizeof seen, most > 1 ? "%d of %d endpoints are at %s" : "%d of %d endpoints at each address", most,
+             n, h->where[at]);
+    tell(l, "E12", bad(most > 1, PAWL_LEVEL_WARNING), "independence", seen,
+         most > (n - 1) / 2 ? "one host down, and there is no majority: one member is as good" : "they fail together",
+         "a host of its own for each member");
 }
 
 static void alarms(const struct looking *l, const struct health *h) {
@@ -207,6 +243,11 @@ static void leader(const struct looking *l, struct bk_until until, const struct 
         unseen(l, "E07", "leader", &error);
         return;
     }
+    if (no_majority(h) || again.leaderless) {
+        tell(l, "E07", PAWL_LEVEL_UNSAFE, "leader", "none that a majority follows", "nothing can be taken or renewed",
+             "bring the members back (E03)");
+        return;
+    }
     uint64_t elections = again.last_term > h->first_term ? again.last_term - h->first_term : 0;
     snprintf(seen, sizeof seen, "term %" PRIu64 ", %" PRIu64 " elections while we looked", again.last_term, elections);
     tell(l, "E07", bad(elections > 0, PAWL_LEVEL_WARNING), "leader", seen,
@@ -216,7 +257,21 @@ static void leader(const struct looking *l, struct bk_until until, const struct 
 
 /* --- the way there --- */
 
-static void access_to(const struct looking *l) {
+/* Whether nothing is told to who does not log in. */
+static bool wants_login(const struct looking *l, struct bk_until until) {
+    AUTO_TXN found = NULL;
+    char base[PREFIX_MAX + 16];
+    struct asking a;
+    pawl_error error = PAWL_ERROR_INIT;
+    if (l->s->bk->place.user || l->s->bk->place.tls_options.cert) return false;
+    base_key(&l->s->bk->place, base);
+    ask_begin(&a);
+    ask_if(&a, base, NULL, 0);
+    ask_range(&a, true, base, NULL, 0);
+    return txn(l->s, &a.txn, until, &found, &error) != BK_YES && error.code == PAWL_EDENIED;
+}
+
+static void access_to(const struct looking *l, struct bk_until until) {
     const struct place *place = &l->s->bk->place;
     const char *far = NULL;
     for (size_t i = 0; i < place->n_hosts; i++)
@@ -228,6 +283,11 @@ static void access_to(const struct looking *l) {
          : far      ? seen
                     : "none, on this machine",
          "whoever is on the way reads the password and can answer in etcd's place", "etcds://, and cacert=");
+    if (wants_login(l, until)) {
+        tell(l, "E10", PAWL_LEVEL_UNSAFE, "login", "none, and it wants one", "it tells and gives nothing without",
+             "etcd://user:password@host, or a client certificate");
+        return;
+    }
     bool idle = place->user && !*l->s->token, open = !place->user && !place->tls_options.cert && far;
     tell(l, "E10", bad(idle || open, PAWL_LEVEL_WARNING), "login",
          *l->s->token  ? "as a user of etcd's"
@@ -254,11 +314,12 @@ enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct
     members(&l, &h);
     quorum(&l, &h);
     endpoints(&l, &h);
+    independence(&l, &h);
     alarms(&l, &h);
     least_ttl(&l, until);
     leader(&l, until, &h);
     tokens(&l);
-    access_to(&l);
+    access_to(&l, until);
     char seen[TEXT];
     int64_t ttl_ms = s->bk->ttl_ms ? s->bk->ttl_ms : 15000;
     snprintf(seen, sizeof seen, "the slowest endpoint took %" PRId64 " ms", h.slowest_us / 1000);
