@@ -37,5 +37,5 @@ int lab_list(int argc, char **argv) {
             return LAB_OK;
         } else return lab_complain("list: unknown argument: %s", argv[i]);
     for (int i = 0; scenarios[i]; i++) print(scenarios[i]);
-    return fflush(stdout) || ferror(stdout) ? lab_complain("cannot write to standard output") : LAB_OK;
+    return LAB_OK;
 }

@@ -74,17 +74,22 @@ static void usage(FILE *to) {
     fputs("pawl-lab VERB --help tells more; see pawl-lab(1)\n", to);
 }
 
+/* Whoever reads standard output must not take half of it for the whole. */
+static int told(int code) {
+    return fflush(stdout) || ferror(stdout) ? lab_complain("cannot write to standard output") : code;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         usage(stdout);
-        return LAB_OK;
+        return told(LAB_OK);
     }
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         printf("pawl-lab %s\n", pawl_version());
-        return LAB_OK;
+        return told(LAB_OK);
     }
     for (size_t i = 0; argc > 1 && i < sizeof verbs / sizeof *verbs; i++)
-        if (strcmp(argv[1], verbs[i].name) == 0) return verbs[i].run(argc - 1, argv + 1);
+        if (strcmp(argv[1], verbs[i].name) == 0) return told(verbs[i].run(argc - 1, argv + 1));
     if (argc > 1) lab_complain("unknown verb: %s", argv[1]);
     usage(stderr);
     return LAB_FAILED;

@@ -85,7 +85,7 @@ static void tell_json(const struct rack *r, const struct sentence *s, uint64_t f
                   "unclear", (json_int_t)r->unclear, "token_regressions", (json_int_t)fell, "stuck",
                   (json_int_t)s->stuck, "unreachable", (json_int_t)r->failed, "wrongs", r->next_wrong, "faults", faults,
                   "last_failure", r->last_failure, "verdict", violated ? "violated" : "ok");
-    json_dumpf(o, stdout, JSON_COMPACT);
+    json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(12));
     putchar('\n');
     json_decref(o);
 }
