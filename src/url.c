@@ -191,6 +191,14 @@ static void mask_keywords(char *text) {
     }
 }
 
+/* Where what may be shown goes on: at the '@', or behind the secret parameter that it is a part of. */
+static const char *past_secret(const char *question, const char *at_sign, const char *end) {
+    if (at_sign < question) return at_sign;
+    const char *before = memrchr(question, '&', (size_t)(at_sign - question)), *key = (before ? before : question) + 1;
+    const char *equals = find(key, at_sign, '=');
+    return equals < at_sign && is_secret_key(key, equals) ? find(at_sign, end, '&') : at_sign;
+}
+
 /* The text with *** for the password between ':' and the last '@' of the authority, and for secret parameters. */
 static char *shown(const char *text) {
     const char *end = text + strlen(text), *colon = find(text, end, ':'), *question = find(text, end, '?');
@@ -208,7 +216,7 @@ static char *shown(const char *text) {
     }
     if (secret && secret < at_sign) {
         to += sprintf(to, "%.*s:***", (int)(secret - text), text);
-        from = at_sign;
+        from = past_secret(question, at_sign, end);
         question = find(from, end, '?');
     }
     while (from < end) {

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (size_t i = 0; i < url->n_hosts; i++) MUST(url->hosts[i].port >= 0 && url->hosts[i].port < 65536);
         if (url_params_known(url, &error) != PAWL_OK) MUST(url->n_params > 0 && error.text[0]);
         const char *password = url_param(url, "password");
-        if (password && *password) MUST(strstr(url->shown, "=***"));
+        if (password && *password) MUST(strstr(url->shown, "***"));
         struct url *again = NULL; /* what is shown is a URL as well, but for secrets in it */
         if (url_parse(url->shown, &again, NULL) == PAWL_OK) MUST(strcmp(again->scheme, url->scheme) == 0);
         url_free(again);

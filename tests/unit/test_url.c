@@ -152,6 +152,8 @@ static const char *const with_secret[] = {
     "redis://h:port?password=SECRET",
     "redis://h?password=SECRET&password=SECRET",
     "redis://h?password=SECRET%",
+    "postgresql:/}/db?host=/tmp&password=x@SECRET",
+    "postgresql:/db?password=x@SECRET&a=b",
 };
 
 static void test_no_secret_is_shown(void **data) {
