@@ -202,6 +202,14 @@ bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *
     return false;
 }
 
+/* As much of a text as there is room for, by whole words. */
+static int words(const char *text, int most) {
+    int length = (int)strlen(text);
+    if (length <= most) return length;
+    for (length = most; length > 0 && text[length] != ' ';) length--;
+    return length ? length : most;
+}
+
 void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error) {
     char faults[360] = "";
     int lost = 0, empty = 0, waiting = 0, ready = 0, code = PAWL_EUNREACHABLE, denied = 0;
@@ -219,7 +227,7 @@ void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error
         const char *text = p->why.text;
         if (strncmp(text, "cannot connect to ", 18) == 0) text += 18;
         int room = (int)(sizeof faults - used), most = 340 / s->bk->n;
-        int n = snprintf(faults + used, (size_t)room, "%s%.*s", used ? "; " : "", most, text);
+        int n = snprintf(faults + used, (size_t)room, "%s%.*s", used ? "; " : "", words(text, most), text);
         used += (size_t)(n < room ? n : room - 1);
     }
     bool first = ready && empty == ready; /* so it looks, and then all of them are needed */
