@@ -94,6 +94,9 @@ setup() { pawl_setup; }
     in_output "cannot write to stdout: No space left on device"
 }
 
-@test "works with descriptors 0, 1 and 2 closed" {
-    run -0 bash -c '"$0" version <&- >&- 2>&-' "${PAWL_BIN:-pawl}"
+@test "works with descriptors 0, 1 and 2 closed; what was to be said on stdout fails" {
+    run -0 bash -c '"$0" run -u file:"$1" n true <&- >&- 2>&-' "${PAWL_BIN:-pawl}" "$BATS_TEST_TMPDIR"
+    run -125 bash -c '"$0" version <&- >&- 2>&-' "${PAWL_BIN:-pawl}"
+    run -125 bash -c '"$0" version >&-' "${PAWL_BIN:-pawl}"
+    in_output "cannot write to stdout: Bad file descriptor"
 }
