@@ -19,9 +19,8 @@
 #define QUESTION_MS 5000        /* the longest that one question of a caller may take */
 #define LOSSES_AT_ONCE 64       /* while one holds the mutex */
 #define KEEPER_QUESTION_MS 1000 /* the same for the keeper, who has others to look after */
-#define SESSIONS_MAX                                                                                                   \
-    8 /* questions of one client under way at once; more wait for a session (claims that wait in a                     \
-         session of their own do not count) */
+/* Questions of one client under way at once; more wait for a session. Claims that wait in their own do not count. */
+#define SESSIONS_MAX 8
 
 #define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
@@ -153,7 +152,7 @@ struct pawl_client {
 
 /* client.c */
 int client_new(const struct backend *be, struct bk *bk, struct url *url, const pawl_options *options, pawl_client **ret,
-               pawl_error *error); /* consumes bk and url, also on failure */
+               pawl_error *error);                          /* consumes bk and url, also on failure */
 int client_check_name(const char *name, pawl_error *error); /* its length */
 int client_check_ttl(const pawl_client *client, int64_t ttl_ms, pawl_error *error); /* 0: the client's */
 int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork; starts a keeper that has to renew */

@@ -22,9 +22,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_MS                                                                                                        \
-    30000           /* no waiter looks away for longer; the hub finds out by itself if nobody talks to it any more     \
-                     */
+/* No waiter looks away for longer; the hub finds out by itself if nobody talks to it any more. */
+#define LOOK_MS 30000
 #define POLL_MS 200 /* and one that cannot be told looks so often */
 
 /* --- taking --- */
