@@ -465,9 +465,11 @@ enum bk_says lock_undo(pawl_lock *l, struct bk_until until, pawl_error *error) {
     if (says <= BK_NO && l->granted) {
         c->be->end(&l->grant, false);
         l->granted = false;
-        pthread_mutex_lock(&c->mutex);
-        lock_let_go_locked(l);
-        pthread_mutex_unlock(&c->mutex);
+        if (l->session) {
+            pthread_mutex_lock(&c->mutex);
+            lock_let_go_locked(l);
+            pthread_mutex_unlock(&c->mutex);
+        }
     }
     if (says <= BK_NO && own.code == PAWL_OK && *own.text) observe(l, PAWL_REMARK, PAWL_OK, own.text);
     if (says > BK_NO) error_copy(error, &own);

@@ -10,6 +10,9 @@
 
 #define IDLE_CHECK_NS NS_PER_S /* a session that rested longer is looked at for a hang-up before it is lent */
 
+/* Else nobody can hang up, and the time does not matter: reading it three times would be a hundredth of a lock. */
+static bool connected(const pawl_client *c) { return c->be->caps.session_bound || c->be->caps.life != BK_LIFE_NONE; }
+
 static bool hung_up(pawl_client *c, const struct session *s) {
     int fds[8];
     int n = c->be->fds(s->bk, NULL, fds, 8);
@@ -47,13 +50,12 @@ static void drop_locked(pawl_client *c, struct session *s) {
 }
 
 static struct session *idle_locked(pawl_client *c, enum session_want want) {
-    bool connected = c->be->caps.session_bound || c->be->caps.life != BK_LIFE_NONE; /* else nobody can hang up */
-    int64_t now = connected ? client_now(c) : 0;
+    int64_t now = connected(c) ? client_now(c) : 0;
     for (struct session *s = c->sessions, *next; s; s = next) {
         next = s->next;
         if (s->busy || s->dead || s->doubt || s->wanted || (want == SESSION_EMPTY && s->holds > 0)) continue;
         if (c->be->caps.session_bound && s->holds >= c->be->caps.per_session) continue;
-        if (connected && s->holds == 0 && now - s->idle_since_ns > IDLE_CHECK_NS && hung_up(c, s)) {
+        if (connected(c) && s->holds == 0 && now - s->idle_since_ns > IDLE_CHECK_NS && hung_up(c, s)) {
             drop_locked(c, s);
             continue;
         }
@@ -169,7 +171,7 @@ void session_return(pawl_client *c, struct session *s, bool broken) {
     pthread_mutex_lock(&c->mutex);
     if (!s->waits) c->n_asking--;
     s->busy = s->waits = false;
-    s->idle_since_ns = client_now(c);
+    s->idle_since_ns = connected(c) ? client_now(c) : 0;
     bool wanted = s->wanted > 0;
     s->doubt = broken && s->holds > 0 && c->be->beat;
     if (broken && !s->doubt) s->dead = true;

@@ -20,13 +20,8 @@ struct counter_io counter_io = {pwrite, fdatasync, clock_wall_us};
     INT64_C(1577836800000000) /* 2020-01-01: no clock of a machine that runs this was right before                     \
                                */
 
+#define HEAD "pawl tokens 1\nlast "
 enum { SUMMED = 200, TOKEN_DIGITS = 16 };
-
-struct state {
-    uint64_t last, since, bound, synced;
-    char boot[37];
-    uint64_t ino, birth_ns; /* ino 0: never used */
-};
 
 /* --- the text --- */
 
@@ -47,9 +42,9 @@ static void put_sum(char **at, const char *text) {
     put_text(at, "\n\n", 2);
 }
 
-static void print_state(const struct state *s, char ret[COUNTER_SIZE]) {
+static void print_state(const struct counter_state *s, char ret[COUNTER_SIZE]) {
     char *at = ret;
-    put_number(&at, "pawl tokens 1\nlast ", TOKEN_DIGITS, s->last);
+    put_number(&at, HEAD, TOKEN_DIGITS, s->last);
     put_number(&at, "\nsince ", TOKEN_DIGITS, s->since);
     put_number(&at, "\nbound ", TOKEN_DIGITS, s->bound);
     put_number(&at, "\nsynced ", TOKEN_DIGITS, s->synced);
@@ -59,6 +54,13 @@ static void print_state(const struct state *s, char ret[COUNTER_SIZE]) {
     put_number(&at, " ", 25, s->birth_ns);
     put_text(&at, "\n", 1);
     put_sum(&at, ret);
+}
+
+/* The same text with another last token. */
+static void print_last(uint64_t last, char text[COUNTER_SIZE]) {
+    char *at = text, *sum = text + SUMMED;
+    put_number(&at, HEAD, TOKEN_DIGITS, last);
+    put_sum(&sum, text);
 }
 
 /* Walks over the text: the literal, then a number of that many digits. */
@@ -75,13 +77,13 @@ static bool number(const char **at, const char *literal, int digits, uint64_t *r
     return true;
 }
 
-static bool parse_state(const char text[COUNTER_SIZE], struct state *ret) {
-    struct state s;
+static bool parse_state(const char text[COUNTER_SIZE], struct counter_state *ret) {
+    struct counter_state s = {0};
     const char *at = text;
     char check[COUNTER_SIZE - SUMMED], *end = check;
-    if (!number(&at, "pawl tokens 1\nlast ", TOKEN_DIGITS, &s.last) ||
-        !number(&at, "\nsince ", TOKEN_DIGITS, &s.since) || !number(&at, "\nbound ", TOKEN_DIGITS, &s.bound) ||
-        !number(&at, "\nsynced ", TOKEN_DIGITS, &s.synced) || memcmp(at, "\nboot ", 6) != 0)
+    if (!number(&at, HEAD, TOKEN_DIGITS, &s.last) || !number(&at, "\nsince ", TOKEN_DIGITS, &s.since) ||
+        !number(&at, "\nbound ", TOKEN_DIGITS, &s.bound) || !number(&at, "\nsynced ", TOKEN_DIGITS, &s.synced) ||
+        memcmp(at, "\nboot ", 6) != 0)
         return false;
     memcpy(s.boot, at + 6, 36);
     s.boot[36] = 0;
@@ -101,7 +103,7 @@ static int failed(const struct place *place, const char *attempted, pawl_error *
 }
 
 static int create(struct place *place, pawl_error *error) {
-    struct state empty = {.boot = "------------------------------------"};
+    struct counter_state empty = {.boot = "------------------------------------"};
     char text[COUNTER_SIZE];
     print_state(&empty, text);
     return place_create(place, COUNTER_FILE, text, COUNTER_SIZE, true, error);
@@ -167,19 +169,16 @@ static int lock(struct place *place, struct bk_until until, pawl_error *error) {
 /* Still the file that its name leads to? Removed or replaced is seen at once, moved away within a millisecond. */
 static bool current(struct place *place) {
     struct counter *counter = &place->counter;
-    struct statx st;
-    int64_t now = clock_now_ns();
-    if (now - counter->looked_ns < NS_PER_MS)
-        return statx(counter->fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink > 0;
     dev_t dev;
     ino_t ino;
-    int64_t size;
+    int64_t size, now = clock_now_ns();
+    if (now - counter->looked_ns < NS_PER_MS) return place_linked(counter->fd, &size);
     counter->looked_ns = now;
     return place_inode(place->fd, COUNTER_FILE, &dev, &ino, &size) && ino == counter->ino && dev == counter->dev;
 }
 
 /* Locks the file that the name leads to now, and reads it. */
-static int enter(struct place *place, struct bk_until until, struct state *ret, pawl_error *error) {
+static int enter(struct place *place, struct bk_until until, struct counter_state *ret, pawl_error *error) {
     struct counter *counter = &place->counter;
     for (int tries = 0;; tries++) {
         int code = counter->fd < 0 ? open_counter(place, error) : PAWL_OK;
@@ -194,7 +193,8 @@ static int enter(struct place *place, struct bk_until until, struct state *ret, 
     char text[COUNTER_SIZE];
     ssize_t n = pread(counter->fd, text, COUNTER_SIZE, 0);
     int code = PAWL_OK;
-    if (n < 0) code = failed(place, "read the token counter", error);
+    if (n == COUNTER_SIZE && memcmp(text, counter->text, COUNTER_SIZE) == 0) *ret = counter->state;
+    else if (n < 0) code = failed(place, "read the token counter", error);
     else if (n != COUNTER_SIZE || !parse_state(text, ret))
         code =
             error_set(error, PAWL_EUNSAFE, COUNTER_FILE,
@@ -207,16 +207,22 @@ static int enter(struct place *place, struct bk_until until, struct state *ret, 
 
 /* --- the rule --- */
 
-static int store(struct place *place, const struct state *state, pawl_error *error) {
-    char text[COUNTER_SIZE];
-    print_state(state, text);
-    ssize_t n = counter_io.write(place->counter.fd, text, COUNTER_SIZE, 0);
+static int store(struct place *place, const struct counter_state *state, pawl_error *error) {
+    struct counter *counter = &place->counter;
+    counter->state.last = state->last;
+    if (counter->text[0] && memcmp(&counter->state, state, sizeof *state) == 0) {
+        print_last(state->last, counter->text);
+    } else {
+        counter->state = *state;
+        print_state(state, counter->text);
+    }
+    ssize_t n = counter_io.write(counter->fd, counter->text, COUNTER_SIZE, 0);
     if (n >= 0 && n != COUNTER_SIZE) errno = ENOSPC;
     return n == COUNTER_SIZE ? PAWL_OK : failed(place, "write the token counter", error);
 }
 
 /* Makes `last` safe against a power cut: the bound on disk first, then the note that it is there. */
-static int reserve(struct place *place, struct state *state, pawl_error *error) {
+static int reserve(struct place *place, struct counter_state *state, pawl_error *error) {
     state->bound = state->last + COUNTER_AHEAD;
     int code = store(place, state, error);
     if (code == PAWL_OK && counter_io.sync(place->counter.fd) != 0)
@@ -236,7 +242,7 @@ static int need_clock(const struct place *place, int64_t now_us, pawl_error *err
 }
 
 /* Whether the file is the one that its content says, and of this boot; if not, the state starts anew. */
-static int identify(const struct place *place, struct state *state, int64_t now_us, pawl_error *error) {
+static int identify(const struct place *place, struct counter_state *state, int64_t now_us, pawl_error *error) {
     bool same_file = state->ino == place->counter.ino && state->birth_ns == place->counter.birth_ns;
     bool same_boot = memcmp(state->boot, place->boot, 36) == 0;
     if (same_file && same_boot) return PAWL_OK;
@@ -251,7 +257,7 @@ static int identify(const struct place *place, struct state *state, int64_t now_
     state->synced = 0; /* nothing more is given out before the new state is on disk */
     state->ino = place->counter.ino;
     state->birth_ns = place->counter.birth_ns;
-    memcpy(state->boot, place->boot, sizeof state->boot);
+    memcpy(state->boot, place->boot, sizeof place->boot);
     return PAWL_OK;
 }
 
@@ -261,7 +267,7 @@ static int exhausted(const struct place *place, pawl_error *error) {
 }
 
 enum bk_says counter_draw(struct place *place, struct bk_until until, uint64_t *ret, pawl_error *error) {
-    struct state state;
+    struct counter_state state;
     int64_t now = counter_io.wall_us();
     if (enter(place, until, &state, error)) return BK_FAULT;
     int code = identify(place, &state, now, error);
@@ -277,7 +283,7 @@ enum bk_says counter_draw(struct place *place, struct bk_until until, uint64_t *
     return BK_YES;
 }
 
-static int advance_to(struct place *place, struct state *state, int64_t now, uint64_t to, pawl_error *error) {
+static int advance_to(struct place *place, struct counter_state *state, int64_t now, uint64_t to, pawl_error *error) {
     int code = need_clock(place, now, error);
     if (code == PAWL_OK) code = identify(place, state, now, error);
     struct token_state t = {.since = state->since, .last = state->last};
@@ -291,7 +297,7 @@ static int advance_to(struct place *place, struct state *state, int64_t now, uin
 
 enum bk_says counter_stand(struct place *place, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                            pawl_error *error) {
-    struct state state;
+    struct counter_state state;
     int64_t now = counter_io.wall_us();
     if (enter(place, until, &state, error)) return BK_FAULT;
     int code = advance ? advance_to(place, &state, now, to, error) : PAWL_OK;

@@ -1,9 +1,9 @@
 /* counter.h: the fencing tokens of a directory: a file beside the locks (no lock's file name begins with a dot).
  *
- *   state    since, last, bound, synced; boot id, inode and birth time of the file itself
- *   draw     GRANT of token.h; a token is given out only if it is not above `synced`, else bound = token + 2^22 is
- * written, brought to disk, and noted as synced boot     another boot id: last = bound, because the power may have gone
- * with `last` in the page cache ADMIT    another inode or birth time (copied back from a backup), or new: at the clock
+ * The state is since, last, bound, synced; the boot id, inode and birth time of the file itself. To draw is GRANT of
+ * token.h. A token is given out only if it is not above `synced`; else bound = token + 2^22 is written, brought to
+ * disk, and noted as synced. Under another boot id, last = bound: the power may have gone with `last` in the page
+ * cache. With another inode or birth time (copied back from a backup), or new, it is ADMIT: at the clock.
  *
  * `bound` may be in the page cache only (its writer was killed before the disk had it), so nobody believes it: `synced`
  * says what is on the disk. A damaged file is refused, never written. Not survived: the file put back in place with its
@@ -15,8 +15,6 @@
 
 #define COUNTER_FILE ".pawl.tokens"
 #define COUNTER_AHEAD (UINT64_C(1) << 22)
-enum { COUNTER_SIZE = 224 };
-
 /* Opens it, made if need be: where strangers make files, before a lock file is made, or who gets no token here would
  * leave one behind that nobody else may use. */
 int counter_ready(struct place *place, pawl_error *error);

@@ -273,7 +273,7 @@ static enum bk_says release(struct bk_session *session, struct bk_grant *const g
             continue;
         }
         /* removed, replaced or moved while we held it: others may have held the lock beside us */
-        ret[i] = lockfile_current(session->place, file) ? BK_YES : BK_NO;
+        ret[i] = lockfile_still(session->place, file) ? BK_YES : BK_NO;
         lockfile_unlock(file);
         if (ret[i] == BK_YES && !file->lent) put_aside(session, file);
     }

@@ -120,7 +120,14 @@ bool lockfile_current(const struct place *place, struct lockfile *file) {
     memcpy(path, place->dir, place->dir_length);
     path[place->dir_length] = '/';
     strcpy(path + place->dir_length + 1, file->file);
-    return place_inode(AT_FDCWD, path, &dev, &ino, &file->size) && dev == file->dev && ino == file->ino;
+    bool current = place_inode(AT_FDCWD, path, &dev, &ino, &file->size) && dev == file->dev && ino == file->ino;
+    file->looked_ns = current ? clock_now_ns() : 0;
+    return current;
+}
+
+bool lockfile_still(const struct place *place, struct lockfile *file) {
+    if (clock_now_ns() - file->looked_ns < NS_PER_MS) return place_linked(file->fd, &file->size);
+    return lockfile_current(place, file);
 }
 
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error) {

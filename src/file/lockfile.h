@@ -27,13 +27,14 @@ struct lockfile {
     int fd;
     dev_t dev;
     ino_t ino;
-    int64_t size;    /* when it was looked at last */
-    bool headed;     /* has pawl's head; otherwise it is empty */
-    int slot;        /* ours in the ring; 0: none */
-    bool seen;       /* to have pawl's head, a moment ago */
-    bool lent;       /* copies of the descriptor may be kept elsewhere */
-    int64_t arrival; /* ours in the queue, also of an exclusive holder who waited; 0: not in it */
-    int64_t before;  /* whose arrival was before ours: a hint, 0 none */
+    int64_t size;      /* when it was looked at last */
+    int64_t looked_ns; /* when its path led to it */
+    bool headed;       /* has pawl's head; otherwise it is empty */
+    int slot;          /* ours in the ring; 0: none */
+    bool seen;         /* to have pawl's head, a moment ago */
+    bool lent;         /* copies of the descriptor may be kept elsewhere */
+    int64_t arrival;   /* ours in the queue, also of an exclusive holder who waited; 0: not in it */
+    int64_t before;    /* whose arrival was before ours: a hint, 0 none */
     char file[NAME_FILE_SIZE];
 };
 
@@ -67,6 +68,8 @@ void lockfile_leave(struct lockfile *file); /* leaves the queue */
 
 /* Still the file that its path leads to? */
 bool lockfile_current(const struct place *place, struct lockfile *file); /* looks at its size, too */
+/* The same at the end of a hold: a file that is moved away within a millisecond is not seen. */
+bool lockfile_still(const struct place *place, struct lockfile *file);
 /* After locking: the file may have been written, or given away, since it was opened. */
 int lockfile_recheck(const struct place *place, struct lockfile *file, pawl_error *error);
 

@@ -323,6 +323,13 @@ bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino, int64
     return true;
 }
 
+bool place_linked(int fd, int64_t *ret_size) {
+    struct statx st;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_NLINK | STATX_SIZE, &st) != 0) return false;
+    *ret_size = (int64_t)st.stx_size;
+    return st.stx_nlink > 0;
+}
+
 int place_trusts(const struct place *place, const char *file, const char *what, const struct stat *st,
                  pawl_error *error) {
     const char *why = NULL;

@@ -8,12 +8,23 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+enum { COUNTER_SIZE = 224 };
+
+struct counter_state {
+    uint64_t last, since, bound, synced;
+    char boot[40];          /* 37 are used; compared as bytes, so there is no padding */
+    uint64_t ino, birth_ns; /* ino 0: never used */
+};
+
 struct counter {
     int fd; /* -1: not open */
     dev_t dev;
     ino_t ino;
     uint64_t birth_ns; /* 0: this file system keeps none */
     int64_t looked_ns; /* when its name was looked up */
+    /* As it was written last: who comes again before anybody else need not read it digit by digit. "": not yet. */
+    char text[COUNTER_SIZE];
+    struct counter_state state;
 };
 
 struct place {
@@ -45,6 +56,9 @@ int place_openat(const struct place *place, const char *file, int flags);
 /* Device, inode and size of what a path leads to, links not followed; fd AT_FDCWD or a directory. Asks for no times: on
  * kernels with fine-grained time stamps a file whose times were asked for pays for new ones at its next write. */
 bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino, int64_t *ret_size);
+/* Has it a name still? Half the price of a look at the path; one that was moved away has, too. */
+bool place_linked(int fd, int64_t *ret_size);
+
 /* PAWL_EUNSAFE unless it is a regular file, with one link, made by somebody trusted here. `what`: "lock file". */
 int place_trusts(const struct place *place, const char *file, const char *what, const struct stat *st,
                  pawl_error *error);

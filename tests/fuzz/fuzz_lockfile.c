@@ -23,7 +23,7 @@ static void look(int fd, int64_t size) {
 
 static void count(const uint8_t *data, size_t size) {
     char text[COUNTER_SIZE] = {0}, again[COUNTER_SIZE];
-    struct state state;
+    struct counter_state state;
     memcpy(text, data, size < sizeof text ? size : sizeof text);
     if (!parse_state(text, &state)) return;
     MUST(state.since <= state.last && state.last <= state.bound && state.synced <= state.bound);
