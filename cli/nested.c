@@ -22,21 +22,70 @@ static char *spell_file(const struct url *url) {
     return spelled;
 }
 
-static char *spell_redis(const struct url *url) {
+/* What tells one service from another, and one set of names in it; and what a URL means that does not say it. */
+static const struct kind {
+    const char *scheme, *service, *port, *path, *param, *value;
+    bool any_order; /* of the hosts */
+} kinds[] = {
+    {"redis", "redis", "6379", "0", "prefix", "pawl:", false},
+    {"rediss", "redis", "6379", "0", "prefix", "pawl:", false},
+    {"redis+sentinel", "sentinel", "26379", "0", "prefix", "pawl:", true},
+    {"redlock", "redlock", "6379", "0", "prefix", "pawl:", true},
+    {"redlocks", "redlock", "6379", "0", "prefix", "pawl:", true},
+    {"postgresql", "postgresql", "5432", "", "key", "hashtextextended", false},
+    {"postgres", "postgresql", "5432", "", "key", "hashtextextended", false},
+    {"etcd", "etcd", "2379", "", "prefix", "/pawl/", true},
+    {"etcds", "etcd", "2379", "", "prefix", "/pawl/", true},
+};
+
+static const struct kind *kind_of(const struct url *url) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (url->n_hosts && strcmp(url->scheme, kinds[i].scheme) == 0) return &kinds[i];
+    return NULL;
+}
+
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static bool spell_hosts(const struct url *url, const struct kind *kind, FILE *to) {
+    char **hosts = calloc(url->n_hosts, sizeof *hosts);
+    bool good = hosts;
+    for (size_t i = 0; i < url->n_hosts && good; i++) {
+        char port[16];
+        snprintf(port, sizeof port, "%d", url->hosts[i].port);
+        good = asprintf(&hosts[i], "%s:%s", url->hosts[i].host, url->hosts[i].port ? port : kind->port) > 0;
+        for (char *c = good ? hosts[i] : ""; *c; c++) *c = (char)tolower((unsigned char)*c);
+    }
+    if (good && kind->any_order) qsort(hosts, url->n_hosts, sizeof *hosts, by_text);
+    for (size_t i = 0; i < url->n_hosts && hosts; i++) {
+        if (good) fprintf(to, "%s%s", i ? "," : "", hosts[i]);
+        free(hosts[i]);
+    }
+    free(hosts);
+    return good;
+}
+
+/* redis: a database by path or ?db=; a sentinel's master is before it; etcd's path is another spelling of a prefix. */
+static void spell_place(const struct url *url, const struct kind *kind, FILE *to) {
+    const char *db = url_param(url, "db"), *value = url_param(url, kind->param), *path = url->path;
+    if (strcmp(kind->service, "etcd") == 0 && *path && !value)
+        fprintf(to, "?prefix=/%s%s", path, path[strlen(path) - 1] == '/' ? "" : "/");
+    else {
+        bool master_only = strcmp(kind->service, "sentinel") == 0 && !strchr(path, '/');
+        fprintf(to, "%s%s%s", path, master_only ? "/" : "", *path && !master_only ? "" : db ? db : kind->path);
+        fprintf(to, "?%s=%s", kind->param, value ? value : kind->value);
+    }
+}
+
+static char *spell_service(const struct url *url, const struct kind *kind) {
     char *spelled = NULL;
     size_t length;
-    const char *prefix = url_param(url, "prefix");
     FILE *to = open_memstream(&spelled, &length);
     if (!to) return NULL;
-    fputs("redis://", to);
-    for (size_t i = 0; i < url->n_hosts; i++) {
-        fputs(i ? "," : "", to);
-        for (const char *c = url->hosts[i].host; *c; c++) fputc(tolower((unsigned char)*c), to);
-        fprintf(to, ":%d", url->hosts[i].port ? url->hosts[i].port : 6379);
-    }
-    fprintf(to, "/%s", *url->path ? url->path : "0");
-    fprintf(to, "?prefix=%s", prefix ? prefix : "pawl:");
-    if (fclose(to) == 0) return spelled;
+    fprintf(to, "%s://", kind->service);
+    bool good = spell_hosts(url, kind, to);
+    fputc('/', to);
+    spell_place(url, kind, to);
+    if (fclose(to) == 0 && good) return spelled;
     free(spelled);
     return NULL;
 }
@@ -47,8 +96,9 @@ static char *where_it_lives(const char *url) {
     struct url *parsed;
     char *shown = shown_url(url), *spelled = NULL;
     if (!shown || url_parse(url, &parsed, NULL)) return shown;
+    const struct kind *kind = kind_of(parsed);
     if (strcmp(parsed->scheme, "file") == 0) spelled = spell_file(parsed);
-    if (strcmp(parsed->scheme, "redis") == 0 && parsed->n_hosts) spelled = spell_redis(parsed);
+    if (kind) spelled = spell_service(parsed, kind);
     url_free(parsed);
     if (!spelled) return shown;
     free(shown);
