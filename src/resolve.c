@@ -160,3 +160,24 @@ bool resolve_is_loopback(const char *host) {
     if (strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0) return true;
     return inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
 }
+
+static void *ip_of(struct sockaddr_storage *a) {
+    return a->ss_family == AF_INET ? (void *)&((struct sockaddr_in *)a)->sin_addr
+                                   : (void *)&((struct sockaddr_in6 *)a)->sin6_addr;
+}
+
+void resolve_peer(int fd, char ret[64]) {
+    struct sockaddr_storage there, here;
+    socklen_t there_size = sizeof there, here_size = sizeof here;
+    char own[INET6_ADDRSTRLEN];
+    *ret = 0;
+    if (getpeername(fd, (struct sockaddr *)&there, &there_size) ||
+        getsockname(fd, (struct sockaddr *)&here, &here_size))
+        return;
+    if (there.ss_family == AF_UNIX) strcpy(ret, THIS_MACHINE);
+    if (there.ss_family != AF_INET && there.ss_family != AF_INET6) return;
+    if (!inet_ntop(there.ss_family, ip_of(&there), ret, 64) ||
+        !inet_ntop(here.ss_family, ip_of(&here), own, sizeof own))
+        return;
+    if (strcmp(ret, own) == 0) strcpy(ret, THIS_MACHINE);
+}

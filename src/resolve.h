@@ -18,4 +18,8 @@ enum bk_says resolve(const char *host, int port, struct bk_until until, struct r
 enum bk_says resolve_connect(const char *host, int port, struct bk_until until, int *ret_fd, pawl_error *error);
 /* A name or an address of this machine, as it is written: nothing is looked up. */
 bool resolve_is_loopback(const char *host);
+/* The host at the other end of a connected socket: its address, or THIS_MACHINE whichever of our own addresses leads
+ * there; "" if there is none. */
+#define THIS_MACHINE "this machine"
+void resolve_peer(int fd, char ret[64]);
 #endif

@@ -5,11 +5,9 @@
 #include "etcd.h"
 #include "resolve.h"
 #include <inttypes.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 enum {
     ADVISED_TTL_S = 5,
@@ -31,7 +29,8 @@ struct health {
     bool leaderless, mixed, learner;
     char version[32], silent[TEXT], alarms[TEXT];
     int n_silent;
-    char where[MEMBERS_MAX][64]; /* the address behind each endpoint */
+    char where[MEMBERS_MAX][64]; /* the host behind each endpoint */
+    uint64_t who[MEMBERS_MAX];   /* the member behind each endpoint; 0: silent */
     int64_t slowest_us;
     uint64_t first_term, last_term;
 };
@@ -75,7 +74,9 @@ static void note_status(struct health *h, const Pb__StatusResponse *status, int6
     note_alarms(h, status);
 }
 
-static enum bk_says ask_status(struct bk_session *s, struct bk_until until, struct health *h, pawl_error *error) {
+/* *ret_who: the member that answered. */
+static enum bk_says ask_status(struct bk_session *s, struct bk_until until, struct health *h, uint64_t *ret_who,
+                               pawl_error *error) {
     Pb__StatusRequest request = PB__STATUS_REQUEST__INIT;
     struct grpc_reply reply;
     int64_t from = clock_now_ns();
@@ -84,30 +85,31 @@ static enum bk_says ask_status(struct bk_session *s, struct bk_until until, stru
     Pb__StatusResponse *status = pb__status_response__unpack(NULL, reply.size, reply.body);
     free(reply.body);
     bool fits = status && status->header;
-    if (fits) note_status(h, status, (clock_now_ns() - from) / 1000);
+    if (fits) {
+        note_status(h, status, (clock_now_ns() - from) / 1000);
+        *ret_who = status->header->member_id;
+    }
     pb__status_response__free_unpacked(status, NULL);
     return fits ? BK_YES : nonsense(s, error);
 }
 
 static void note_address(struct health *h, size_t i, const char *host, const struct http2 *way) {
-    struct sockaddr_storage a;
-    socklen_t size = sizeof a;
-    if (i >= MEMBERS_MAX) return;
-    if (!way || getpeername(http2_fd(way), (struct sockaddr *)&a, &size) != 0 ||
-        getnameinfo((struct sockaddr *)&a, size, h->where[i], sizeof h->where[i], NULL, 0, NI_NUMERICHOST) != 0)
-        snprintf(h->where[i], sizeof h->where[i], "%.60s", host);
+    *h->where[i] = 0;
+    if (way) resolve_peer(http2_fd(way), h->where[i]);
+    if (!*h->where[i]) snprintf(h->where[i], sizeof h->where[i], "%.60s", host);
 }
 
 static void ask_endpoints(const struct looking *l, struct bk_until until, struct health *h) {
     struct bk *bk = l->s->bk;
     for (size_t i = 0; i < bk->place.n_hosts; i++) {
         struct bk_session s = {.bk = bk};
+        uint64_t ignored;
         pawl_error error = PAWL_ERROR_INIT;
         int64_t end = clock_after_ms(clock_now_ns(), ANSWER_MS);
         struct bk_until soon = {.at_ns = end < until.at_ns ? end : until.at_ns, .cancel_fd = until.cancel_fd};
         enum bk_says says = dial_one(bk, i, soon, &s.h, s.token, &error);
         note_address(h, i, bk->place.hosts[i].host, says == BK_YES ? s.h : NULL);
-        if (says == BK_YES) says = ask_status(&s, soon, h, &error);
+        if (says == BK_YES) says = ask_status(&s, soon, h, i < MEMBERS_MAX ? &h->who[i] : &ignored, &error);
         if (says != BK_YES) {
             char node[160];
             snprintf(node, sizeof node, "%.120s:%d", bk->place.hosts[i].host, bk->place.hosts[i].port);
@@ -164,7 +166,8 @@ static bool no_majority(const struct health *h) {
 static void quorum(const struct looking *l, const struct health *h) {
     char seen[2 * TEXT];
     bool none = no_majority(h);
-    snprintf(seen, sizeof seen, "%d of %zu endpoints answer%s%s%s", h->n_members, l->s->bk->place.n_hosts,
+    size_t n = l->s->bk->place.n_hosts;
+    snprintf(seen, sizeof seen, "%zu of %zu endpoints answer%s%s%s", n - (size_t)h->n_silent, n,
              h->n_silent ? "; silent: " : "", h->silent, h->leaderless ? "; no leader" : "");
     tell(l, "E03", none ? PAWL_LEVEL_UNSAFE : bad(h->n_silent > 0, PAWL_LEVEL_WARNING), "quorum", seen,
          none ? "without a majority no lock can be taken or renewed" : "one more, and there may be no majority",
@@ -173,7 +176,7 @@ static void quorum(const struct looking *l, const struct health *h) {
 
 static void endpoints(const struct looking *l, const struct health *h) {
     char seen[TEXT];
-    int named = (int)l->s->bk->place.n_hosts;
+    int named = h->n_members + h->n_silent; /* one that is named twice is one */
     if (!h->n_voters) return;
     snprintf(seen, sizeof seen, "the URL names %d, the cluster has %d%s", named, h->n_voters,
              h->learner ? "; one of them does not vote" : "");
@@ -183,22 +186,38 @@ static void endpoints(const struct looking *l, const struct health *h) {
          "name every voting member: etcd://e1,e2,e3");
 }
 
-/* Only you know about power and racks; an address that endpoints have in common is known here. */
-static void independence(const struct looking *l, const struct health *h) {
-    char seen[TEXT];
-    int most = 0, at = 0, n = (int)l->s->bk->place.n_hosts;
-    if (n > MEMBERS_MAX) n = MEMBERS_MAX;
-    if (n < 2) return;
+static bool one_member(const struct health *h, int i, int j) { return h->who[i] && h->who[i] == h->who[j]; }
+static bool one_host(const struct health *h, int i, int j) {
+    return one_member(h, i, j) || strcmp(h->where[i], h->where[j]) == 0;
+}
+
+/* How many endpoints, at the most, are alike; *ret_at: one of them. */
+static int most_alike(const struct health *h, int n, bool (*alike)(const struct health *, int, int), int *ret_at) {
+    int most = 0;
     for (int i = 0; i < n; i++) {
         int same = 0;
-        for (int j = 0; j < n; j++) same += strcmp(h->where[i], h->where[j]) == 0;
-        if (same > most) most = same, at = i;
+        for (int j = 0; j < n; j++) same += i == j || alike(h, i, j);
+        if (same > most) most = same, *ret_at = i;
     }
-    snprintf(seen, sizeof seen, most > 1 ? "%d of %d endpoints are at %s" : "%d of %d endpoints at each address", most,
-             n, h->where[at]);
+    return most;
+}
+
+/* Only you know about power and racks; a member that is named twice, and a host that endpoints have in common, are
+ * known here. */
+static void independence(const struct looking *l, const struct health *h) {
+    char seen[TEXT];
+    int at = 0, n = (int)l->s->bk->place.n_hosts;
+    if (n > MEMBERS_MAX) n = MEMBERS_MAX;
+    if (n < 2) return;
+    int twice = most_alike(h, n, one_member, &at), most = most_alike(h, n, one_host, &at);
+    if (twice == most && most > 1) snprintf(seen, sizeof seen, "%d of %d endpoints are one member", most, n);
+    else if (most > 1)
+        snprintf(seen, sizeof seen, "%d of %d endpoints are %s %s", most, n,
+                 strcmp(h->where[at], THIS_MACHINE) == 0 ? "on" : "at", h->where[at]);
+    else snprintf(seen, sizeof seen, "%d of %d endpoints at each address", most, n);
     tell(l, "E12", bad(most > 1, PAWL_LEVEL_WARNING), "independence", seen,
          most > (n - 1) / 2 ? "one host down, and there is no majority: one member is as good" : "they fail together",
-         "a host of its own for each member");
+         "a host of its own for each member, and each named once");
 }
 
 static void alarms(const struct looking *l, const struct health *h) {
@@ -238,8 +257,9 @@ static void least_ttl(const struct looking *l, struct bk_until until) {
 static void leader(const struct looking *l, struct bk_until until, const struct health *h) {
     char seen[TEXT];
     struct health again = {0};
+    uint64_t who;
     pawl_error error = PAWL_ERROR_INIT;
-    if (ask_status(l->s, until, &again, &error) != BK_YES || !h->first_term) {
+    if (ask_status(l->s, until, &again, &who, &error) != BK_YES || !h->first_term) {
         unseen(l, "E07", "leader", &error);
         return;
     }

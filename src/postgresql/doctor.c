@@ -7,7 +7,6 @@
 
 enum column {
     VERSION,
-    RECOVERY,
     REPLICAS,
     SYNC,
     CONNECTIONS,
@@ -23,7 +22,7 @@ enum column {
 };
 
 static const char question_text[] =
-    "SELECT current_setting('server_version'), pg_is_in_recovery(), "
+    "SELECT current_setting('server_version'), "
     "(SELECT count(*) FROM pg_stat_replication), current_setting('synchronous_standby_names'), "
     "used, most, "
     "(SELECT count(*) FROM pg_locks WHERE NOT fastpath), "
@@ -131,10 +130,8 @@ enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct
     enum bk_says says = question_once(s, question_text, 0, NULL, until, &result, error);
     if (says != BK_YES) return says;
     const struct looking l = {result, find, data};
-    bool standby = is(&l, RECOVERY);
-    snprintf(seen, sizeof seen, "PostgreSQL %.60s, %s", text(&l, VERSION), standby ? "a standby" : "primary");
-    tell(&l, "P01", bad(standby, PAWL_LEVEL_UNSAFE), "server", seen, "a standby grants no locks that others see",
-         "the address of the primary");
+    snprintf(seen, sizeof seen, "PostgreSQL %.60s, primary", text(&l, VERSION)); /* no other is connected to */
+    tell(&l, "P01", PAWL_LEVEL_FINE, "server", seen, "", "");
     standbys(&l);
     share(&l, "P03", "connections", CONNECTIONS, MOST_CONNECTIONS, "clients that hold or wait",
           "a held lock keeps a connection: who gets none can take no lock",

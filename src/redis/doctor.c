@@ -5,11 +5,11 @@
 #include "redis.h"
 #include "resolve.h"
 #include "verdict.h"
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+
+enum { SENTINELS_MAX = 32 };
 
 struct looking {
     struct bk_session *s;
@@ -290,48 +290,81 @@ static void way_there(const struct looking *l) {
          "a user of its own: pawl doctor --acl");
 }
 
-static void address_of(int fd, char ret[64]) {
-    struct sockaddr_storage a;
-    socklen_t size = sizeof a;
-    if (getpeername(fd, (struct sockaddr *)&a, &size) != 0 ||
-        getnameinfo((struct sockaddr *)&a, size, ret, 64, NULL, 0, NI_NUMERICHOST) != 0)
-        *ret = 0;
+/* What the sentinels of the URL are, each asked by itself: whoever only looks for the primary asks the first that
+ * answer. */
+struct sentinels {
+    char ids[SENTINELS_MAX][48]; /* of those that tell it */
+    size_t n_ids, again;         /* again: named, and one that was named before by another name */
+    size_t n_silent, beside;     /* beside: on the primary's host */
+    char silent[200];
+};
+
+/* One that refuses to tell who it is answers, too. */
+static enum bk_says ask_sentinel(const struct place *place, struct wire *wire, struct bk_until until, char ret[48]) {
+    AUTO_REPLY auth = NULL;
+    AUTO_REPLY id = NULL;
+    if (place->sentinel_password) greet_auth(wire, place->sentinel_user, place->sentinel_password);
+    wire_words(wire, (const char *const[]){"SENTINEL", "MYID", NULL});
+    enum bk_says says = wire_flush(wire, until, NULL);
+    if (says == BK_YES && place->sentinel_password) says = wire_reply(wire, until, &auth, NULL);
+    if (says == BK_YES) says = wire_reply(wire, until, &id, NULL);
+    *ret = 0;
+    if (says == BK_YES && id->type == REDIS_REPLY_STRING) snprintf(ret, 48, "%.47s", id->str);
+    return says;
 }
 
-/* Each of them by itself: whoever only looks for the primary asks the first that answer. */
-static void sentinels(const struct looking *l, struct bk_until until) {
+static void note_id(struct sentinels *all, const char *id) {
+    if (!*id) return;
+    for (size_t i = 0; i < all->n_ids; i++)
+        if (strcmp(all->ids[i], id) == 0) {
+            all->again++;
+            return;
+        }
+    if (all->n_ids < SENTINELS_MAX) strcpy(all->ids[all->n_ids++], id);
+}
+
+static void look_at_sentinels(const struct looking *l, struct bk_until until, struct sentinels *all) {
     const struct place *place = &l->s->bk->place;
-    char seen[400], silent[200] = "", primary[64], where[64];
-    size_t beside = 0, n_silent = 0;
-    if (!place->master) return;
-    address_of(l->s->wire.fd, primary);
+    char primary[64], where[64], id[48];
+    resolve_peer(l->s->wire.fd, primary);
     for (size_t i = 0; i < place->n_hosts; i++) {
-        AUTO_REPLY reply = NULL;
         struct wire wire;
         struct bk_until soon = dial_share(until, 2 * (place->n_hosts - i));
         enum bk_says says = dial_host(place, &place->hosts[i], soon, &wire, NULL);
-        bool open = says == BK_YES;
-        if (open) {
-            address_of(wire.fd, where);
-            beside += *where && strcmp(where, primary) == 0;
-            wire_words(&wire, (const char *const[]){"PING", NULL}); /* a refusal is an answer, too */
-            says = wire_flush(&wire, soon, NULL);
-            if (says == BK_YES) says = wire_reply(&wire, soon, &reply, NULL);
+        if (says == BK_YES) {
+            resolve_peer(wire.fd, where);
+            all->beside += *where && strcmp(where, primary) == 0;
+            says = ask_sentinel(place, &wire, soon, id);
             wire_close(&wire, true);
         }
-        if (says == BK_YES) continue;
-        size_t used = strlen(silent);
-        snprintf(silent + used, sizeof silent - used, "%s%.80s:%d",
-                 n_silent++ ? ", " : "; silent: ", place->hosts[i].host, place->hosts[i].port);
+        if (says == BK_YES) {
+            note_id(all, id);
+            continue;
+        }
+        size_t used = strlen(all->silent);
+        snprintf(all->silent + used, sizeof all->silent - used, "%s%.80s:%d",
+                 all->n_silent++ ? ", " : "; silent: ", place->hosts[i].host, place->hosts[i].port);
     }
-    bool few = place->n_hosts < 3, all_beside = beside == place->n_hosts;
-    snprintf(seen, sizeof seen, "the URL names %zu%s%s", place->n_hosts, silent,
+}
+
+static void sentinels(const struct looking *l, struct bk_until until) {
+    char seen[400], same[64] = "";
+    struct sentinels all = {.n_ids = 0};
+    size_t n = l->s->bk->place.n_hosts;
+    if (!l->s->bk->place.master) return;
+    look_at_sentinels(l, until, &all);
+    bool few = n - all.again < 3, all_beside = all.beside == n;
+    if (all.again) snprintf(same, sizeof same, ", but only %zu by their ids", n - all.again);
+    snprintf(seen, sizeof seen, "the URL names %zu%s%s%s", n, same, all.silent,
              all_beside ? "; all are on the primary's host" : "");
-    tell(l, "R15", few || n_silent || all_beside ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "sentinels", seen,
-         few        ? "when those are down nobody says where the primary is; two cannot outvote one that is cut off"
-         : n_silent ? "one more, and there may be none that agrees to a failover, or says where the primary is"
-                    : "when that host is down, nobody is left who makes a replica the primary",
-         few || !n_silent ? "three sentinels on different machines, all of them in the URL" : "bring them back");
+    tell(l, "R15", few || all.again || all.n_silent || all_beside ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, "sentinels",
+         seen,
+         few            ? "when those are down nobody says where the primary is; two cannot outvote one that is cut off"
+         : all.again    ? "one is named twice, or two have one id and count as one"
+         : all.n_silent ? "one more, and there may be none that agrees to a failover, or says where the primary is"
+                        : "when that host is down, nobody is left who makes a replica the primary",
+         few || all.again || !all.n_silent ? "three sentinels on different machines, all of them in the URL"
+                                           : "bring them back");
 }
 
 enum bk_says redis_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {

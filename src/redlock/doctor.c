@@ -4,12 +4,10 @@
 #include "pawl.h"
 #include "redis/verdict.h"
 #include "redlock.h"
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include "resolve.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #define PATIENCE_MS 2000 /* for the last instance */
 #define SKEW_MS 1000
@@ -181,14 +179,10 @@ static void quorum(const struct looking *l) {
 
 static void addresses(struct looking *l) {
     for (int i = 0; i < l->s->bk->n; i++) {
-        struct sockaddr_storage a;
-        socklen_t size = sizeof a;
         const struct peer *p = &l->s->peers[i];
-        snprintf(l->where[i], sizeof l->where[i], "%.60s", p->host->host);
-        if (p->wire.fd < 0 || getpeername(p->wire.fd, (struct sockaddr *)&a, &size) != 0) continue;
-        const void *ip = a.ss_family == AF_INET ? (const void *)&((const struct sockaddr_in *)&a)->sin_addr
-                                                : (const void *)&((const struct sockaddr_in6 *)&a)->sin6_addr;
-        inet_ntop(a.ss_family, ip, l->where[i], sizeof l->where[i]);
+        *l->where[i] = 0;
+        if (p->wire.fd >= 0) resolve_peer(p->wire.fd, l->where[i]);
+        if (!*l->where[i]) snprintf(l->where[i], sizeof l->where[i], "%.60s", p->host->host);
     }
 }
 
@@ -202,8 +196,11 @@ static void independence(const struct looking *l) {
         for (int j = 0; j < bk->n; j++) same += strcmp(l->where[i], l->where[j]) == 0;
         if (same > most) most = same, at = i;
     }
-    snprintf(seen, sizeof seen, most > 1 ? "%d of %d instances are at %s" : "%d of %d instances at each address", most,
-             bk->n, l->where[at]);
+    snprintf(seen, sizeof seen,
+             most == 1                                 ? "%d of %d instances at each address"
+             : strcmp(l->where[at], THIS_MACHINE) == 0 ? "%d of %d instances are on %s"
+                                                       : "%d of %d instances are at %s",
+             most, bk->n, l->where[at]);
     tell(l, "L08",
          most == 1                   ? PAWL_LEVEL_FINE
          : most > bk->n - bk->quorum ? PAWL_LEVEL_UNSAFE

@@ -78,6 +78,10 @@ EOF
     tee -a "$BATS_RUN_TMPDIR/doctor-table" <table >&3
 }
 
+@test "mem: nothing is asked of a service that has no doctor of its own" {
+    planted "mem: (nothing: no service is there)" "C04 unseen" mem:
+}
+
 @test "everywhere: no lock can be taken, tokens ahead of the clock, correctness, a slow service" {
     pawl token advance file:locks --to $(($(date +%s%6N) + 3600000000))
     planted "any: the clock was set back an hour: tokens are ahead of it" "+C03 warning" file:locks
@@ -184,6 +188,19 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     refused 119 "redis: cluster mode" "luster" "redis://127.0.0.1:$port"
 }
 
+@test "redis: it loads its data for longer than anybody waits" {
+    need_redis
+    start_redis --rdbcompression no --appendonly no
+    for i in {1..900}; do echo "SET $i $(printf "%02000d" "$i")"; done | redis-cli -p "$port" >said
+    redis-cli -p "$port" SAVE
+    kill "${pids[-1]}" && wait "${pids[-1]}" || true
+    redis-server --port "$port" --bind 127.0.0.1 --save '' --dir "$PWD/own" --key-load-delay 100000 \
+        --loading-process-events-interval-bytes 1024 >log 2>&1 3>&- &
+    pids+=($!)
+    until_ok 30 sh -c "redis-cli -p $port INFO persistence | grep -q '^loading:1'"
+    planted "redis: it is loading its data" "+C01 unsafe R05 warning R07 warning" -w 4s "redis://127.0.0.1:$port"
+}
+
 @test "redis: a clock that is wrong, one sentinel" {
     need_redis
     redis CONFIG SET appendonly yes appendfsync always
@@ -198,19 +215,25 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     for i in 2 3 4; do # each at an address of its own
         sentinel=$(free_port)
         all+=("127.0.0.$i:$sentinel")
-        printf 'port %s\nbind 127.0.0.%s\nsentinel monitor m 127.0.0.1 %s 2\n' "$sentinel" "$i" "$PAWL_TEST_REDIS_PORT" >"sentinel$i.conf"
+        printf 'port %s\nbind 127.0.0.%s 127.0.1.%s 127.0.0.1\nsentinel monitor m 127.0.0.1 %s 2\n' "$sentinel" "$i" "$i" "$PAWL_TEST_REDIS_PORT" >"sentinel$i.conf"
         redis-server "sentinel$i.conf" --sentinel >/dev/null 2>&1 3>&- &
         three+=($!) pids+=($!)
         until_ok 30 sh -c "redis-cli -h 127.0.0.$i -p $sentinel SENTINEL get-master-addr-by-name m | grep -q 127"
     done
     sentinels=redis+sentinel://${all[0]},${all[1]},${all[2]}/m
     planted "redis: (nothing: three sentinels)" "" "$sentinels"
+    twice=redis+sentinel://${all[0]},${all[1]},${all[1]/127.0.0/127.0.1}/m
+    planted "redis: two addresses of the URL lead to one sentinel" "R15 warning" "$twice"
+    run -1 pawl doctor "$twice"
+    in_output "R15  sentinels: the URL names 3, but only 2 by their ids"
+    one_host=${all[*]/#127.0.0.?/127.0.0.1}
+    planted "redis: three sentinels on the host of the primary" "R15 warning" "redis+sentinel://${one_host// /,}/m"
     kill "${three[2]}" && wait "${three[2]}" || true
     planted "redis: one of three sentinels is down" "R15 warning" "$sentinels"
     run -1 pawl doctor "$sentinels"
     in_output "R15  sentinels: the URL names 3; silent: ${all[2]}"
     run -1 pawl doctor "redis+sentinel://127.0.0.1:$beside,127.0.0.1:$beside,127.0.0.1:$beside/m"
-    in_output "R15  sentinels: the URL names 3; all are on the primary's host"
+    in_output "R15  sentinels: the URL names 3, but only 1 by their ids; all are on the primary's host"
     skew=$(dirname "$PAWL")/../lab/skew.so
     [ -e "$skew" ] || skip "no lab here"
     perl -e 'print pack("q", 60000)' >offset
@@ -315,5 +338,5 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
 
 @test "the table" {
     need_redis
-    rows 20
+    rows 22
 }

@@ -28,7 +28,7 @@ try_cluster() {
     done
     url=${url%,}
     for ((i = 0; i < n; i++)); do
-        etcd --name "m$i" --data-dir "$data$i" --listen-client-urls "http://${at[i]}:${port[i]}" \
+        etcd --name "m$i" --data-dir "$data$i" --listen-client-urls "http://${at[i]}:${port[i]},http://127.0.1.$i:${port[i]}" \
             --advertise-client-urls "http://${at[i]}:${port[i]}" --listen-peer-urls "http://127.0.0.1:${peers[i]}" \
             --initial-advertise-peer-urls "http://127.0.0.1:${peers[i]}" --initial-cluster "${all%,}" --log-level error "$@" \
             >/dev/null 2>&1 3>&- &
@@ -49,6 +49,11 @@ ctl() { etcdctl --endpoints "${at[$1]}:${port[$1]}" --command-timeout 30s "${@:2
     run -0 pawl doctor --guarantees --json "$url"
     [ "$(jq -r .kept <<<"$output" | tr '\n' ' ')" = "yes no yes - yes yes yes yes " ]
     planted "etcd: the URL names one of three members" "E04 warning" -w 60s "etcd://127.0.0.1:${port[0]}"
+    twice=etcd://127.0.0.1:${port[0]},127.0.1.0:${port[0]},127.0.0.2:${port[1]}
+    planted "etcd: two addresses of the URL lead to one member" "E04 warning E12 warning" -w 60s "$twice"
+    run -1 pawl doctor -w 60s "$twice"
+    in_output "E04  endpoints: the URL names 2, the cluster has 3"
+    in_output "E12  independence: 2 of 3 endpoints are one member"
     planted "etcd: ttl 3 s, the cluster's least is 5 s" "+E06 warning" -w 60s -t 3s "$url"
     planted "etcd: token=revision" "+E08 warning" -w 60s "$url?token=revision"
     planted "etcd: a user, but authentication is off" "E10 warning" -w 60s "${url/etcd:\/\//etcd://app:secret@}"
@@ -82,6 +87,31 @@ ctl() { etcdctl --endpoints "${at[$1]}:${port[$1]}" --command-timeout 30s "${@:2
     planted "etcd: two members" "+E02 warning" -w 60s "$url"
     host=127.0.0.1 cluster 2
     planted "etcd: all members on one host" "+E12 warning" -w 60s "$url"
+}
+
+@test "versions: an old one, two at once" {
+    version=$(etcd --version | sed -n 's/^etcd Version: //p')
+    old=$(sed 's/^3\.[0-9]/3.3/' <<<"$version") new=$(sed 's/^3\.[0-9]/3.9/' <<<"$version")
+    [ ${#old} = ${#version} ] || skip "a version that no other of the same length stands for: $version"
+    cluster 1
+    slow_way "${port[0]}" 0 "$version" "$old"
+    planted "etcd: version 3.3" "+E01 warning" -w 60s "etcd://127.0.0.1:$slow"
+    slow_way "${port[0]}" 0 "$version" "$new"
+    planted "etcd: another version at another endpoint" "+E01 warning" -w 60s "$url,127.0.0.1:$slow"
+}
+
+@test "a member that does not vote" {
+    cluster 1
+    learner=$(free_port) peer=$(free_port)
+    ctl 0 member add new --learner --peer-urls "http://127.0.0.1:$peer" | grep '^ETCD_INITIAL_CLUSTER=' >new
+    . ./new
+    etcd --name new --data-dir new.etcd --listen-client-urls "http://127.0.0.2:$learner" \
+        --advertise-client-urls "http://127.0.0.2:$learner" --listen-peer-urls "http://127.0.0.1:$peer" \
+        --initial-advertise-peer-urls "http://127.0.0.1:$peer" --initial-cluster "$ETCD_INITIAL_CLUSTER" \
+        --initial-cluster-state existing --log-level error >/dev/null 2>&1 3>&- &
+    pids+=($!)
+    until_ok 60 etcdctl --endpoints "127.0.0.2:$learner" endpoint status
+    planted "etcd: the URL names a member that does not vote" "+E04 warning" -w 60s "$url,127.0.0.2:$learner"
 }
 
 @test "leaders that change" {
@@ -127,4 +157,4 @@ ctl() { etcdctl --endpoints "${at[$1]}:${port[$1]}" --command-timeout 30s "${@:2
     row "etcd: another host, no login" "E10 warning"
 }
 
-@test "the table" { rows 14; }
+@test "the table" { rows 18; }

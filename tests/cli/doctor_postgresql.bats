@@ -110,6 +110,24 @@ reload() { # SETTING VALUE
     PGOPTIONS='-c synchronous_commit=local' sql "SELECT pg_reload_conf()"
 }
 
+@test "over a network without TLS" {
+    [ "$(id -u)" = 0 ] && command -v ip >/dev/null && unshare -n true 2>/dev/null || skip "needs root and network namespaces"
+    with_server=$(dirname "$PAWL")/../tests/lib/with-server
+    [ -x "$with_server" ] || skip "no with-server here"
+    cat >far <<'EOF'
+far=${PAWL_TEST_POSTGRESQL/127.0.0.1/10.99.0.1}
+echo "host all all 10.99.0.1/32 trust" >>"$(psql -qAtX "$PAWL_TEST_POSTGRESQL" -c 'SHOW hba_file')"
+psql -qAtX "$PAWL_TEST_POSTGRESQL" -c 'SELECT pg_reload_conf()'
+for i in {1..600}; do psql -qAtX "$far" -c 'SELECT 1' 2>/dev/null && break; read -rt 0.1 <> <(:) || true; done
+"$PAWL" init "$far" && "$PAWL" doctor --json "$far" >all
+EOF
+    export PAWL
+    unshare -n bash -c "ip link set lo up; ip address add 10.99.0.1/32 dev lo
+        exec '$with_server' postgresql listen_addresses \"'*'\" fsync on -- bash far" || true
+    [ "$(jq -r '"\(.id) \(.level)"' all | grep -v ' ok$' | tr '\n' ' ')" = "P07 warning P10 warning " ]
+    row "postgresql: another host, no TLS" "P07 warning"
+}
+
 @test "what only pretends to lock" {
     PGOPTIONS='-c synchronous_commit=local' sql "CREATE DATABASE pretending"
     pretending=${PAWL_TEST_POSTGRESQL/%postgres/pretending}
@@ -118,4 +136,4 @@ reload() { # SETTING VALUE
     planted "postgresql: a server that only pretends to lock" "+P09 unsafe" "$pretending?token=off"
 }
 
-@test "the table" { rows 17; }
+@test "the table" { rows 18; }

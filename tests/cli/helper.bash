@@ -68,16 +68,18 @@ while True:
     print(port)
     break'
 }
-# slow_way PORT MS: a port of the loopback behind which PORT answers MS late; in $slow. Ended through $pids.
+# slow_way PORT MS [OLD NEW]: a port of the loopback behind which PORT answers MS late, and says NEW where it said OLD; in
+# $slow. Ended through $pids.
 slow_way() {
     slow=$(free_port)
     python3 -c '
 import asyncio, sys
-port, slow, ms = map(int, sys.argv[1:])
+port, slow, ms = map(int, sys.argv[1:4])
+old, new = (word.encode() for word in sys.argv[4:]) if len(sys.argv) > 4 else (b"-", b"-")
 async def pump(reader, writer, ms):
     while data := await reader.read(65536):
         await asyncio.sleep(ms / 1000)
-        writer.write(data)
+        writer.write(data.replace(old, new))
     writer.close()
 async def way(reader, writer):
     try:
@@ -87,7 +89,7 @@ async def way(reader, writer):
         writer.close()
 async def main():
     async with await asyncio.start_server(way, "127.0.0.1", slow) as s: await s.serve_forever()
-asyncio.run(main())' "$1" "$slow" "$2" 2>/dev/null 3>&- &
+asyncio.run(main())' "$1" "$slow" "${@:2}" 2>/dev/null 3>&- &
     pids+=($!)
     until_ok 30 bash -c "exec 4<>/dev/tcp/127.0.0.1/$slow"
 }

@@ -172,8 +172,30 @@ def every_test_is_registered(root):
                 yield f"{path}: not in {folder}/meson.build"
 
 
+def told(text, name):
+    """The statements of C that tell this finding: from one semicolon to the next."""
+    return [text[text.rfind(";", 0, at.start()) + 1:text.find(";", at.start())] for at in re.finditer(f'"{name}"[,;]', text)]
+
+
+def findings_are_planted(root):
+    """each finding of pawl doctor that can be a warning or unsafe is planted by a test, and no test plants another"""
+    code = {path: read(root, path) for path in files(root, ("src", "cli"), ("doctor.c",))}
+    tests = "".join(read(root, path) for path in files(root, ("tests/cli", "tests/system"), (".bats", ".c")) if "doctor" in path)
+    planted = set(re.findall(r"\b([A-Z]\d\d) (?:warning|unsafe)\b", tests))
+    known = set()
+    for path, text in code.items():
+        for name in sorted(set(re.findall(r'"([A-Z]\d\d)"', text))):
+            known.add(name)
+            judged = told(text, name)
+            only_tells = judged and not any(re.search(r"WARNING|UNSAFE|level", one) for one in judged)
+            if name not in planted and not only_tells:
+                yield f"{path}: {name} is planted by no test"
+    for name in sorted(planted - known):
+        yield f"tests plant {name}, which doctor does not tell"
+
+
 RULES = (clocks, silent_library, short_files, short_functions, no_sleeps_in_tests, headers_stand_alone, nothing_unfinished,
-         links_lead_somewhere, named_tests_exist, every_test_is_registered)
+         links_lead_somewhere, named_tests_exist, every_test_is_registered, findings_are_planted)
 
 PLANTED = (  # rule, file, text
     (clocks, "src/a.c", "int64_t f(void) { return time(NULL); }\n"),
@@ -195,13 +217,17 @@ PLANTED = (  # rule, file, text
     (links_lead_somewhere, "docs/a.md", "see [b](b.md)\n"),
     (links_lead_somewhere, "docs/a.md", "# one\nsee [b](#two)\n"),
     (every_test_is_registered, "tests/cli/a.bats", "@test x {\n}\n"),
+    (findings_are_planted, "src/x/doctor.c", '    tell(l, "E99", bad(old, PAWL_LEVEL_WARNING), "version", seen, "", "");\n'),
+    (findings_are_planted, "src/doctor.c", '    pawl_finding f = {sizeof f, PAWL_LEVEL_UNSAFE, "C99", "a", seen, "", ""};\n'),
+    (findings_are_planted, "tests/cli/doctor.bats", '    planted "a fault" "E99 warning"\n'),
     (named_tests_exist, "docs/a.md", "[`nothing`](../tests/ok.bats)\n"),
 )
 HARMLESS = {
     "src/ok.c": '/* time(NULL), getenv("x") */\nint f(void) {\n    log->printf("time(NULL)");\n    uptime(0);\n'
                 '    snprintf(a, b, "printf()");\n' + "    g();\n" * 55 + "}\n",
     "src/clock.c": "    clock_gettime(CLOCK_REALTIME, &t);\n",
-    "tests/meson.build": "test('ok', bats, args: files('ok.bats'))\ntest('a', files('a.c', 'a.bats'))\n",
+    "src/doctor.c": '    tell(l, "E01", PAWL_LEVEL_FINE, "version", seen, "", "");\n',
+    "tests/meson.build": "files('cli/doctor.bats')\ntest('ok', bats, args: files('ok.bats'))\ntest('a', files('a.c', 'a.bats'))\n",
     "tests/ok.bats": '    pawl run n -- sleep 60 &\n',
     "docs/ok.md": "# A heading: with `code`\n[x](#a-heading-with-code) [y](ok.md) [z](https://example.org/#q) [`sleep`](../tests/ok.bats)\n",
 }

@@ -58,6 +58,18 @@ static void empty_second(void) {
     while (!is_seeded(1) && ms_since(start) < 30000) must_release(must_take(c, "seed"));
     pawl_close(c);
 }
+static void lose_directory(void) { /* so that it cannot save */
+    char command[96], *stand = NULL;
+    int64_t end_ns = clock_after_ms(clock_now_ns(), 30000);
+    snprintf(command, sizeof command, "rm -r '%s'", three[1].dir);
+    assert_int_equal(system(command), 0);
+    free(server_redis(three[1].port, "BGSAVE"));
+    do {
+        free(stand);
+        stand = server_redis(three[1].port, "INFO persistence");
+    } while (stand && !strstr(stand, "rdb_last_bgsave_status:err") && clock_now_ns() < end_ns);
+    free(stand);
+}
 static void step_clock(void) {
     three[2].shim = skew_library();
     server_restart(&three[2]);
@@ -91,6 +103,7 @@ static const struct row {
     {"down", 0, NULL, kill_second, "", "L01 warning L07 warning L08 unsafe ", "quorum: 2 of 3 instances vote"},
     {"durable in name only", 0, "CONFIG SET appendonly yes", NULL, "?durable=yes",
      "L05 unsafe L05 unsafe L05 unsafe L08 unsafe ", "appendonly yes, appendfsync everysec, durable=yes"},
+    {"cannot save", 1, NULL, lose_directory, "", "L06 unsafe L08 unsafe ", "it failed"},
     {"a replica", 0, NULL, replica_of_first, "", "L02 warning L08 unsafe ", ": 1 replicas"},
     {"a clock ahead", 0, NULL, step_clock, "", "L01 warning L07 warning L08 unsafe L09 warning ", " is ahead of "},
     {"damaged", 1, "SET pawl:%r junk", NULL, "", "L01 warning L07 warning L08 unsafe ",
