@@ -1,91 +1,137 @@
-# bash completion for pawl(1)
+# bash completion for pawl(1). Needs nothing but bash: the package bash-completion loads it by itself, others source it.
 
-_pawl_value() { # OPTION: completes its value; false: it takes none
+# $words, those up to the cursor, cut at blanks only: readline cuts at : and = too, but a URL is one word. $cur is the last,
+# $cut what readline has cut off from it.
+_pawl_words() {
+    local rest=$COMP_LINE word i
+    words=()
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        case $rest in
+        [[:blank:]]* | '') words+=("$word") ;;
+        *) if ((i)); then words[-1]+=$word; else words=("$word"); fi ;;
+        esac
+        rest=${rest#"${rest%%[![:blank:]]*}"}
+        rest=${rest#"$word"}
+    done
+    cur=${words[-1]}
+    cut=${cur%"$word"}
+    if [[ -n $word && -z ${word//[:=]/} ]]; then cut=$cur; fi
+}
+
+_pawl_offer() { # WORDS: those that begin with $cur
+    COMPREPLY=($(compgen -W "$1" -- "$cur"))
+    COMPREPLY=("${COMPREPLY[@]#"$cut"}")
+}
+
+_pawl_files() { # -d or -f, PATH
+    local IFS=$'\n'
+    COMPREPLY=($(compgen "$1" -- "$2"))
+    compopt -o filenames 2>/dev/null || :
+}
+
+_pawl_takes() { # OPTION: whether a value follows it
+    case $1 in
+    -u | --url | --log | --for | --on-lost | --rule | --receipt | --metrics-dir | -t | --ttl | -w | --wait | --timeout | -E | \
+        --conflict-exit-code | --label | --grace | --hold-at-least | --max-hold | --every | --seal | --to | --floor | --lock | \
+        --token | --by | --seq | --why | --rounds | --resource) return 0 ;;
+    esac
+    return 1
+}
+
+_pawl_value() { # OPTION: completes its value
     case $1 in
     -u | --url)
-        if [[ $cur == file:* ]]; then # behind the colon, which readline takes for the end of a word
-            COMPREPLY=($(compgen -d -P file: -- "${cur#file:}"))
-            compopt -o nospace 2>/dev/null
-            declare -F __ltrim_colon_completions >/dev/null && __ltrim_colon_completions "$cur"
-            return 0
-        fi
-        COMPREPLY=($(compgen -W "file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:" -- "$cur")) ;;
-    --log) COMPREPLY=($(compgen -W "text json" -- "$cur")) ;;
-    --for) COMPREPLY=($(compgen -W "efficiency correctness" -- "$cur")) ;;
-    --on-lost) COMPREPLY=($(compgen -W "term kill" -- "$cur")) ;;
-    --rule) COMPREPLY=($(compgen -W "ge gt seq" -- "$cur")) ;;
-    --receipt) COMPREPLY=($(compgen -f -- "$cur")) ;;
-    --metrics-dir) COMPREPLY=($(compgen -d -- "$cur")) ;;
-    -t | --ttl | -w | --wait | --timeout | -E | --conflict-exit-code | --label | --grace | --hold-at-least | --max-hold | --every | \
-        --seal | --to | --lock | --token | --by | --seq | --why) COMPREPLY=() ;;
-    *) return 1 ;;
+        compopt -o nospace 2>/dev/null || :
+        case $cur in
+        file:*) _pawl_files -d "${cur#file:}" && COMPREPLY=("${COMPREPLY[@]/#/file:}") && COMPREPLY=("${COMPREPLY[@]#"$cut"}") ;;
+        *) _pawl_offer "file: redis:// rediss:// redis+unix:// redis+sentinel:// redlock:// redlocks:// postgresql:// etcd:// etcds:// mem:" ;;
+        esac
+        ;;
+    --log) _pawl_offer "text json" ;;
+    --for) _pawl_offer "efficiency correctness" ;;
+    --on-lost) _pawl_offer "term kill" ;;
+    --rule) _pawl_offer "ge gt seq" ;;
+    --receipt) _pawl_files -f "$cur" ;;
+    --metrics-dir) _pawl_files -d "$cur" ;;
     esac
-    return 0
+}
+
+# Names of locks, those that are plain words: whoever names a lock must not have a say in what a shell does.
+_pawl_locks() { # [-u URL]
+    _pawl_offer "$(pawl ls -w 1s "$@" 2>/dev/null | awk '$1 ~ /^[A-Za-z0-9_.:\/@+=,-]+$/ { print $1 }')"
 }
 
 _pawl() {
-    local cur prev verb options operands=0 i
+    local cur cut words verb options operands=0 i url=()
     local verbs="run hold release who ls watch break doctor init token guard demo version help"
-    _get_comp_words_by_ref -n =: cur prev words cword 2>/dev/null ||
-        { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
     COMPREPLY=()
+    _pawl_words
+    local cword=$((${#words[@]} - 1))
     if [ "$cword" = 1 ]; then
-        COMPREPLY=($(compgen -W "$verbs --help --version" -- "$cur"))
+        _pawl_offer "$verbs --help --version"
         return
     fi
     verb=${words[1]}
     for ((i = 2; i < cword; i++)); do
         case ${words[i]} in
         --) [ "$verb" = run ] && [ "$operands" = 0 ] || operands=$((operands + 1)) ;;
-        -*) _pawl_value "${words[i]}" && i=$((i + 1)) ;;
+        --url=*) url=(-u "${words[i]#--url=}") ;;
+        -*) if _pawl_takes "${words[i]}"; then
+            case ${words[i]} in -u | --url) url=(-u "${words[i + 1]}") ;; esac
+            i=$((i + 1))
+        fi ;;
         *) operands=$((operands + 1)) ;;
         esac
         if [ "$verb" = run ] && [ "$operands" = 1 ]; then # behind NAME stands the command
             i=$((i + 1))
             [ "$i" -lt "$cword" ] && [ "${words[i]}" = -- ] && i=$((i + 1))
-            COMPREPLY=()
             if declare -F _command_offset >/dev/null; then _command_offset "$i"
-            elif [ "$cword" -gt "$i" ] || [[ $cur == */* ]]; then COMPREPLY=($(compgen -f -- "$cur"))
+            elif [ "$cword" -gt "$i" ] || [[ $cur == */* ]]; then _pawl_files -f "$cur"
             else COMPREPLY=($(compgen -c -- "$cur")); fi
             return
         fi
     done
-    COMPREPLY=()
-    _pawl_value "$prev" && return
-    local every="-v --verbose -q --quiet --log -h --help" url="-u --url"
+    if _pawl_takes "${words[cword - 1]}"; then
+        _pawl_value "${words[cword - 1]}"
+        return
+    fi
+    if [[ $cur == --*=* ]] && _pawl_takes "${cur%%=*}"; then
+        i=${cur%%=*} cut=${cut#"$i="} cur=${cur#*=}
+        _pawl_value "$i"
+        return
+    fi
+    local every="-v --verbose -q --quiet --log -h --help" place="-u --url"
     local lock="-t --ttl --label --for" wait="-w --wait --timeout"
     local take="-n --nb --nonblock --nonblocking --nowait $wait -s --shared -x -e --exclusive -E --conflict-exit-code --max-hold"
     case $verb in
-    run) options="$every $url $lock --json $take --grace --on-lost --hold-at-least --repeat --receipt --metrics-dir --seal" ;;
-    hold) options="$every $url $lock --json $take -d --detach --metrics-dir" ;;
+    run) options="$every $place $lock --json $take --grace --on-lost --hold-at-least --repeat --receipt --metrics-dir --seal" ;;
+    hold) options="$every $place $lock --json $take -d --detach --metrics-dir" ;;
     release | version) options="$every --json" ;;
-    who | ls) options="$every $url --json $wait" ;;
-    doctor) options="$every $url $lock --json --guarantees --acl --seal $wait" ;;
-    watch) options="$every $url --json $wait --every" ;;
-    break) options="$every $url --json $wait --now --label" ;;
-    init) options="$every $url $wait --print" ;;
+    who | ls) options="$every $place --json $wait" ;;
+    doctor) options="$every $place $lock --json --guarantees --acl --seal $wait" ;;
+    watch) options="$every $place --json $wait --every" ;;
+    break) options="$every $place --json $wait --now --label" ;;
+    init) options="$every $place $wait --print --floor" ;;
     token)
-        options="$every $url --json $wait --to"
+        options="$every $place --json $wait --to"
         [ "$operands" = 0 ] && options="show advance $options"
         ;;
     guard)
         if [ "$cword" = 2 ]; then
-            COMPREPLY=($(compgen -W "put get seal exec audit install reset test --help" -- "$cur"))
+            _pawl_offer "put get seal exec audit install reset test --help"
             return
         fi
-        options="$every --json --lock --token --by --rule --accept-jump --seq --to --why --exec --rounds"
+        options="$every --json --lock --token --by --rule --accept-jump --seq --to --why --exec --rounds --print --protect --resource"
         ;;
-    demo) options="zombie $every $url" ;;
+    demo) options="zombie partition stale-release redis-failover pooler-leak $every $place" ;;
     help) options=$verbs ;;
     *) return ;;
     esac
     case $verb:$cur in
-    who:-* | watch:-* | break:-* | run:-* | hold:-*) ;;
-    who:* | watch:* | break:* | run:* | hold:*) # names of locks, those that are plain words
-        COMPREPLY=($(compgen -W "$(pawl ls -w 1s 2>/dev/null | awk '$1 !~ /%/ { print $1 }')" -- "$cur"))
-        return
-        ;;
+    who:-* | watch:-* | break:-* | run:-* | hold:-*) _pawl_offer "$options" ;;
+    who:* | watch:* | break:* | run:* | hold:*) _pawl_locks "${url[@]}" ;;
+    *) _pawl_offer "$options" ;;
     esac
-    COMPREPLY=($(compgen -W "$options" -- "$cur"))
 }
 complete -F _pawl pawl

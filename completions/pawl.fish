@@ -1,7 +1,14 @@
 # fish completion for pawl(1)
 
 function __pawl_locks
-    pawl ls -w 1s 2>/dev/null | awk '$1 !~ /%/ { print $1 }'
+    set -l url
+    set -l words (commandline -opc)
+    for i in (seq (count $words))
+        string match -qr '^(-u|--url)$' -- $words[$i]; and set url -u $words[(math $i + 1)]
+        string match -qr '^--url=' -- $words[$i]; and set url -u (string replace -- --url= '' $words[$i])
+    end
+    # those that are plain words
+    pawl ls -w 1s $url 2>/dev/null | awk '$1 ~ /^[A-Za-z0-9_.:\/@+=,-]+$/ { print $1 }'
 end
 
 function __pawl_verb
@@ -30,7 +37,7 @@ complete -c pawl -s v -l verbose -d 'more messages'
 complete -c pawl -s q -l quiet -d 'fewer messages'
 complete -c pawl -l log -x -a 'text json' -d 'form of messages'
 complete -c pawl -s h -l help -d 'what the verb does'
-complete -c pawl -n '__pawl_verb run hold who ls watch break doctor init token demo' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// postgresql:// etcd:// etcds:// mem:' -d 'where the lock lives'
+complete -c pawl -n '__pawl_verb run hold who ls watch break doctor init token demo' -s u -l url -x -a 'file: redis:// rediss:// redis+unix:// redis+sentinel:// redlock:// redlocks:// postgresql:// etcd:// etcds:// mem:' -d 'where the lock lives'
 complete -c pawl -n '__pawl_verb run hold release who ls watch break doctor token guard version' -l json -d 'results as JSON'
 complete -c pawl -n '__pawl_verb run hold who ls watch break doctor init token' -s w -l wait -l timeout -x -d 'how long to wait'
 
@@ -59,7 +66,8 @@ complete -c pawl -n '__pawl_verb run' -l seal -x -d 'tell the resource first'
 complete -c pawl -n '__pawl_verb watch' -l every -x -d 'how often to ask'
 complete -c pawl -n '__pawl_verb break' -l now -d 'free at once'
 
-complete -c pawl -n '__pawl_verb init' -l print -d 'print the SQL'
+complete -c pawl -n '__pawl_verb init guard' -l print -d 'print the SQL'
+complete -c pawl -n '__pawl_verb init' -l floor -x -d 'redlock: tokens go on above this'
 complete -c pawl -n '__pawl_verb token' -a 'show advance'
 complete -c pawl -n '__pawl_verb token guard' -l to -x -d 'at least this'
 complete -c pawl -n '__pawl_verb guard' -a 'put get seal exec audit install reset test'
@@ -72,4 +80,6 @@ complete -c pawl -n '__pawl_verb guard' -l seq -x -d 'number of the write'
 complete -c pawl -n '__pawl_verb guard' -l why -x -d reason
 complete -c pawl -n '__pawl_verb guard' -l exec -d 'test a program'
 complete -c pawl -n '__pawl_verb guard' -l rounds -x -d 'of writers at once'
-complete -c pawl -n '__pawl_verb demo' -a zombie
+complete -c pawl -n '__pawl_verb guard' -l protect -x -d 'no write without a token'
+complete -c pawl -n '__pawl_verb guard' -l resource -x -d 'of a row'
+complete -c pawl -n '__pawl_verb demo' -a 'zombie partition stale-release redis-failover pooler-leak'

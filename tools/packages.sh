@@ -3,7 +3,7 @@
 
 build_packages="gcc libc6-dev meson ninja-build pkg-config libhiredis-dev libjansson-dev libnghttp2-dev libpq-dev libprotobuf-c-dev libssl-dev libsqlite3-dev protobuf-c-compiler python3"
 test_packages="$build_packages g++ mandoc libcmocka-dev bats python3 python3-redis jq procps util-linux spin strace sqlite3
- curl openssl iproute2 prometheus prometheus-node-exporter redis-server redis-sentinel redis-tools postgresql pgbouncer etcd-server etcd-client"
+ zsh fish curl openssl iproute2 prometheus prometheus-node-exporter redis-server redis-sentinel redis-tools postgresql pgbouncer etcd-server etcd-client"
 fuzz_packages="clang libclang-rt-14-dev"
 
 say() { printf '%s\n' "$*" >&2; }

@@ -6,7 +6,7 @@ pages() { # VERB: the page that documents it
     case $1 in
     hold | release) echo pawl-hold.1 ;;
     who | ls) echo pawl-who.1 ;;
-    run | token | watch | break | doctor) echo "pawl-$1.1" ;;
+    run | token | init | watch | break | doctor) echo "pawl-$1.1" ;;
     *) echo pawl.1 ;;
     esac
 }
@@ -20,7 +20,7 @@ helped() { # VERB: the options that its --help names
 verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
 
 @test "every option that --help names is in the man page of the verb, or in pawl(1)" {
-    for verb in run hold release who ls watch break doctor token version; do
+    for verb in run hold release who ls watch break doctor init token version; do
         while IFS= read -r option; do
             { documented "$(pages $verb)"; documented pawl.1; } | grep -qxe "$option" ||
                 { echo "$verb: $option is in no page" && return 1; }
@@ -30,7 +30,7 @@ verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
 
 @test "every option of a man page is one of the verb" {
     n=0
-    for pair in run:pawl-run.1 hold:pawl-hold.1 who:pawl-who.1 watch:pawl-watch.1 break:pawl-break.1 doctor:pawl-doctor.1 token:pawl-token.1 hold:pawl.1; do
+    for pair in run:pawl-run.1 hold:pawl-hold.1 who:pawl-who.1 watch:pawl-watch.1 break:pawl-break.1 doctor:pawl-doctor.1 init:pawl-init.1 token:pawl-token.1 hold:pawl.1; do
         while IFS= read -r option; do
             case $option in -c | -V | --version | --) continue ;; esac
             run --separate-stderr pawl "${pair%:*}" "$option"
@@ -113,7 +113,7 @@ print('exit', p.wait())"
 }
 
 complete_bash() { # WORD...: what bash offers for the last
-    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*"
     COMPREPLY=()
     _pawl
     printf '%s\n' "${COMPREPLY[@]}" | sort -u
@@ -122,7 +122,7 @@ complete_bash() { # WORD...: what bash offers for the last
 @test "bash completes the verbs and the options that there are" {
     source "$top/completions/pawl.bash"
     diff <(verbs | sort) <(complete_bash pawl '' | grep -v '^-')
-    for verb in run hold release who ls watch break doctor token version; do
+    for verb in run hold release who ls watch break doctor init token version; do
         diff <(helped $verb | grep -v '^-c$') <(complete_bash pawl $verb - | grep -xFf <(helped $verb)) ||
             { echo "$verb: not offered" && return 1; }
         for option in $(complete_bash pawl $verb -); do
@@ -138,16 +138,8 @@ complete_bash() { # WORD...: what bash offers for the last
     [ "$(complete_bash pawl who -u "file:$BATS_TEST_TMPDIR/lo")" = "file:$BATS_TEST_TMPDIR/locks" ]
 }
 
-@test "bash completes the names of locks" {
-    source "$top/completions/pawl.bash"
-    mkdir "$BATS_TEST_TMPDIR/locks"
-    handle=$(pawl hold -d nightly)
-    [ "$(complete_bash pawl who ni)" = nightly ]
-    pawl release "$handle"
-}
-
 @test "zsh and fish offer the same options" {
-    for verb in run hold release who ls watch break doctor token version; do
+    for verb in run hold release who ls watch break doctor init token version; do
         for option in $(helped $verb | sed -n 's/^--//p'); do
             grep -q -- "--$option\>" "$top/completions/_pawl" || { echo "zsh: --$option" && return 1; }
             grep -qE -- "-l $option( |$)" "$top/completions/pawl.fish" || { echo "fish: --$option" && return 1; }
