@@ -293,27 +293,26 @@ static enum bk_says too_few(const struct bk_session *s, int known, pawl_error *e
 }
 
 /* An operator answers for those that do not know their numbers, if they are so many that no quorum can: as long as some
- * that are away may know them, nobody goes on without them. */
+ * that are away may know them, nobody goes on without them. What he says is so of what is lost now, so the lost ones
+ * are marked by the very question that finds them: one that is lost again later has to wait (models/, f4). */
 static enum bk_says go_on_above(struct bk_session *s, uint64_t floor, struct bk_until until, pawl_error *error) {
-    struct step look = {.s = s, .what = "L", .patient = true}, prepare = {.s = s, .what = "P"},
-                end = {.s = s, .what = "F"};
+    struct step prepare = {.s = s, .what = "P", .patient = true}, end = {.s = s, .what = "F"};
     struct bk_tokens t = {0};
     uint64_t known_floor, ttl_ms;
     s->verb = "going on above a floor";
     s->name = "";
     seed(s, until);
-    ask(&look, everybody(s), until);
-    int known = count(&look, false, &t);
+    name_epoch(s, 0);
+    int marked = ask(&prepare, everybody(s), until), known = count(&prepare, false, &t);
     struct standing st = stand(s);
     int needed = s->bk->quorum;
     if (s->bk->n - __builtin_popcount(st.lost) < needed) needed = known;
     if (known < needed) return too_few(s, known, error);
     name_epoch(s, st.count + 1);
-    if (st.lost && ask(&prepare, st.lost, until) == 0) return too_few(s, known, error);
     if (bump(s, st.knowing, until, &known_floor, &ttl_ms) < needed) return too_few(s, known, error);
     known_floor += TOKEN_LEAP;
     end.floor = now_at_least(known_floor > floor ? known_floor : floor);
-    if (st.lost) seed_marked(s, &prepare, end.floor, 0, until);
+    if (marked) seed_marked(s, &prepare, end.floor, 0, until);
     ask(&end, everybody(s), until);
     known = count(&end, true, &t);
     return known >= s->bk->quorum ? BK_YES : too_few(s, known, error);

@@ -2,6 +2,7 @@
 #include "clock.h"
 #include "three.h"
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -219,6 +220,39 @@ static void test_floor_ends_the_wait(void **state) {
     pawl_close(a);
 }
 
+static void *go_on_above(void *data) {
+    pawl_client *client = data;
+    pawl_error own = PAWL_ERROR_INIT;
+    return pawl_init_above(client, 1, 60000, &own) ? strdup(own.text) : NULL;
+}
+
+/* What an operator says is so of what was lost when he said it: an instance that is lost again while another one keeps
+ * him waiting has to wait as any other. */
+static void test_floor_ends_no_later_wait(void **state) {
+    (void)state;
+    pthread_t thread;
+    void *fault;
+    pawl_client *a = client_of(url, 60000, NULL, NULL), *operator= client_new();
+    must_release(must_take(a, "first-start"));
+    free(server_redis(three[0].port, "FLUSHALL"));
+    server_kill(&three[2], SIGSTOP);
+    assert_int_equal(pthread_create(&thread, NULL, go_on_above, operator), 0);
+    int64_t start = clock_now_ns(), marked = 0;
+    while (!marked && ms_since(start) < 15000) marked = server_redis_int(three[0].port, "EXISTS pawl:%%r:mark");
+    free(server_redis(three[0].port, "FLUSHALL"));
+    server_kill(&three[2], SIGCONT);
+    assert_int_equal(pthread_join(thread, &fault), 0);
+    if (fault) fail_msg("%s", (char *)fault);
+    assert_int_equal(marked, 1); /* by his first question */
+    assert_false(is_seeded(0));
+    await_seeded(0, a);
+    char *ready = server_redis(three[0].port, "GETRANGE pawl:%%r 199 211");
+    assert_string_not_equal(ready, "0000000000000");
+    free(ready);
+    pawl_close(operator);
+    pawl_close(a);
+}
+
 static int count_entry(const pawl_entry *entry, void *data) {
     (void)entry;
     ++*(int *)data;
@@ -268,6 +302,7 @@ int main(void) {
         TEST(test_all_empty),
         TEST(test_floor_and_who_is_away),
         TEST(test_floor_ends_the_wait),
+        TEST(test_floor_ends_no_later_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
