@@ -431,6 +431,11 @@ static void conclude(struct holder *h) {
         set_lost(h, PAWL_LOST_UNPROVEN, "the command ran past the time for which the lock was proven");
         kill_tree(h);
         result->gone_wall_ms = clock_wall_us() / 1000;
+    } else if (result->told_wall_ms) {
+        set_lost(h, PAWL_LOST_UNPROVEN,
+                 "no renewal was confirmed in time"); /* front saw it before us, and CMD obeyed */
+        kill_tree(h);
+        result->gone_wall_ms = clock_wall_us() / 1000;
     } else {
         result->outcome = OUTCOME_RAN;
         if (!h->tree_dead) {

@@ -78,6 +78,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     int cancel_fd;              /* blocking form: the caller's */
     int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */
     bool contact;               /* the service has answered this attempt */
+    bool unanswered;            /* the last question was not: who held it before it may hold it no more */
     bool waiting_told;          /* the observer knows that it waits */
     unsigned char lost_reason;  /* PAWL_LOST_... */
     bool dirty;                 /* something of the claim may be there: undo */

@@ -223,6 +223,7 @@ static int trouble(pawl_lock *l, bool fresh, bool unknown, pawl_error *error) {
     pawl_client *c = l->client;
     int64_t now = client_now(c);
     int code = error->code ? error->code : PAWL_EUNREACHABLE;
+    l->unanswered = true;
     if (code != PAWL_EUNREACHABLE) return code;
     if (now >= l->give_up_ns) return code;
     if (!fresh) { /* a connection that had gone stale says nothing of the service */
@@ -255,6 +256,7 @@ static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
     int64_t now = client_now(c);
     bool first = !l->contact;
     l->contact = true;
+    l->unanswered = false;
     l->fruitless = 0;
     l->backoff_ms = 0;
     l->dirty = l->dirty || b->queued || l->claim.of || l->claim.pin;
@@ -430,7 +432,7 @@ int lock_step(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *erro
         l->ask_at_ns = now;
         return now >= l->give_up_ns ? lock_busy(l, true, error) : STEP_WAIT;
     }
-    if (now >= l->give_up_ns && l->contact) return lock_busy(l, false, error);
+    if (now >= l->give_up_ns && l->contact && !l->unanswered) return lock_busy(l, false, error);
     if (!woken && now < l->ask_at_ns) return STEP_WAIT;
     return ask(l, now, question_ms, cancel_fd, error);
 }

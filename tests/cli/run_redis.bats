@@ -93,6 +93,16 @@ falls_silent() {
     [ -e told ]
 }
 
+@test "who was told to end by pawl is not said to have run, also if the watcher that was stopped comes back in time" {
+    start -t 6s --receipt r n bash -c "echo \$PPID >holder; trap 'touch told; exit 0' TERM; touch up; $LOOP"
+    kill -STOP "$(cat holder)"
+    until_ok 10 test -e told # by the other watcher, a grace of 2 s before the end
+    kill -CONT "$(cat holder)"
+    ends 122
+    grep -q 'LOST after .*got TERM at' stderr
+    jq -e '.outcome == "lost" and .exit == 122 and .status == 0' r
+}
+
 @test "the service is gone at the end: the command's own status counts, unless proof was asked for" {
     for code in 0 3; do
         rm -f up go

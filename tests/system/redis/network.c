@@ -163,6 +163,32 @@ static void test_all_connections_break(void **state) {
     must(pawl_release(lock, 2000, &error));
 }
 
+static void cut_once_it_waits(const pawl_event *event, const char *name, void *data) {
+    (void)name, (void)data;
+    if (event->type == PAWL_WAITING) proxy_cut(proxy, true);
+}
+
+/* Whoever held it when it was last heard of: at the end nobody knows, so that is no longer "busy". */
+static void test_gone_while_it_waits(void **state) {
+    (void)state;
+    pawl_options options = PAWL_OPTIONS_INIT;
+    char url[64];
+    pawl_client *waits;
+    pawl_lock *lock, *other;
+    reopen(30000);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", proxy_port(proxy));
+    options.observe = cut_once_it_waits;
+    must(pawl_open(url, &options, &waits, &error));
+    must(take(near, "n", 10000, &lock));
+    int64_t start = ran_ns();
+    assert_int_equal(take(waits, "n", 1500, &other), PAWL_EUNREACHABLE);
+    assert_in_range(ran_since(start), 1400, 2200);
+    assert_non_null(strstr(error.text, "127.0.0.1"));
+    proxy_cut(proxy, false);
+    pawl_close(waits);
+    must(pawl_release(lock, 10000, &error));
+}
+
 /* Lost while the network was away; the next hold of the same name is renewed like any other. */
 static void test_lost_and_taken_again(void **state) {
     (void)state;
@@ -263,7 +289,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(the_reply_is_lost),       CASE(a_silent_server),       CASE(a_host_that_vanished), CASE(a_hiccup),
         CASE(all_connections_break),   CASE(lost_and_taken_again),  CASE(a_slow_network),       CASE(a_late_duplicate),
-        CASE(the_servers_clock_steps), CASE(the_server_has_no_ear),
+        CASE(the_servers_clock_steps), CASE(the_server_has_no_ear), CASE(gone_while_it_waits),
     };
     return cmocka_run_group_tests_name("redis network", tests, NULL, NULL);
 }
