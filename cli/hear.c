@@ -34,7 +34,7 @@ void holder_doubt(const struct holder *h, char *ret, size_t size) {
     pthread_mutex_unlock(&mutex);
 }
 
-static void tell_remark(const struct holder *h) {
+void holder_tell_remark(const struct holder *h) {
     char text[sizeof remark];
     pthread_mutex_lock(&mutex);
     memcpy(text, remark, sizeof text);
@@ -45,7 +45,7 @@ static void tell_remark(const struct holder *h) {
 
 void holder_tell_doubt(struct holder *h) {
     char text[sizeof doubt];
-    tell_remark(h);
+    holder_tell_remark(h);
     holder_doubt(h, text, sizeof text);
     if (*text && !h->told_doubt && !lost) report_progress(h->run, "in doubt: %s", text);
     if (!*text && h->told_doubt) report_progress(h->run, "no longer in doubt");

@@ -180,6 +180,7 @@ static bool start_command(struct holder *h) {
     atomic_store(&h->shared->phase, PHASE_HELD);
     send_fds(h->sock, MESSAGE_HELD, fds, n > 0 ? (size_t)n : 0);
     clear_line(h);
+    holder_tell_remark(h);
     int sig = read_front(h); /* -1 is for the loop, which kills */
     if (sig > 0) {
         result->outcome = OUTCOME_CANCELLED;
@@ -448,10 +449,10 @@ static void conclude(struct holder *h) {
 }
 
 static _Noreturn void finish(struct holder *h) {
-    struct run_result *result = &h->shared->result;
     let_go(h);
+    holder_tell_remark(h);
     bool orphan = h->front_dead || getppid() != h->run->front;
-    if (orphan) record_outcome(h->run, result, report_end(h->run, result));
+    if (orphan) record_outcome(h->run, &h->shared->result, report_end(h->run, &h->shared->result));
     atomic_store(&h->shared->phase, PHASE_DONE);
     _exit(0);
 }

@@ -25,6 +25,7 @@ void holder_doubt(const struct holder *h, char *ret, size_t size);
 int holder_lost_reason(int otherwise);
 /* What the library remarked about the ttl; with -v: that renewals fail, or work again. */
 void holder_tell_doubt(struct holder *h);
+void holder_tell_remark(const struct holder *h);
 /* The timer has fired: how late, and was it the machine? */
 void holder_note_lateness(const struct holder *h);
 #endif

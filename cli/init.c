@@ -56,6 +56,7 @@ int cmd_init(int argc, char **argv) {
         result = PAWL_OK;
         fprintf(stderr, "pawl: %s needs no preparing\n", url);
     } else if (!print && !result && !messages.quiet) {
+        if (*error.text) fprintf(stderr, "pawl: %s\n", error.text);
         fprintf(stderr, "pawl: %s is prepared\n", url);
     }
     free(url);

@@ -191,7 +191,8 @@ typedef struct {
 typedef int pawl_finding_fn(const pawl_finding *finding, void *data); /* not zero stops */
 int pawl_doctor(pawl_client *client, int64_t wait_ms, pawl_finding_fn *fn, void *data, pawl_error *error);
 
-/* Prepares the service for pawl (PostgreSQL: installs its schema); may be repeated. PAWL_EUNSUPPORTED: nothing to prepare. */
+/* Prepares the service for pawl (PostgreSQL: installs its schema); may be repeated. PAWL_EUNSUPPORTED: nothing to prepare.
+ * With PAWL_OK error->text may have a remark (redlock: who does not vote yet); else *error is as it was. */
 int pawl_init(pawl_client *client, int64_t wait_ms, pawl_error *error);
 /* The same where so many instances lost their memory (redlock:) that nobody knows where the tokens stood: they go on above
  * `floor`, the highest that any resource saw. Who calls it knows that no lock of before is held: all instances that answer

@@ -173,8 +173,8 @@ struct backend {
      * `to`. */
     enum bk_says (*tokens)(struct bk_session *, bool advance, uint64_t to, struct bk_until, struct bk_tokens *ret,
                            pawl_error *);
-    /* NULL where a service needs no preparing. init: prepares it, idempotent, on a connection of its own; init_text: the same
-     * as a text for the service's own tools. */
+    /* NULL where a service needs no preparing. init: prepares it, idempotent, on a connection of its own; with YES it may leave
+     * a remark in *error (code 0), as may init_above. init_text: the same as a text for the service's own tools. */
     enum bk_says (*init)(struct bk *, struct bk_until, pawl_error *);
     const char *(*init_text)(void);
     /* NULL, or the same where the service may have lost its numbers: they go on above the floor, and no lock of before is

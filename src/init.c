@@ -12,8 +12,9 @@ static struct bk_until patience(const pawl_client *c, int64_t wait_ms) {
 }
 
 static int result(enum bk_says says, const pawl_error *own, pawl_error *error) {
-    if (says == BK_YES) return PAWL_OK;
+    if (says == BK_YES && (own->code || !*own->text)) return PAWL_OK;
     error_copy(error, own);
+    if (says == BK_YES) return PAWL_OK;
     return own->code ? own->code : PAWL_EUNREACHABLE;
 }
 

@@ -7,7 +7,7 @@
 /* A module exports one table under this name. */
 #define MODULE_BACKEND_SYMBOL "pawl_backend"
 /* Raised whenever backend.h changes: a module of another build is refused. Exported as int pawl_backend_abi. */
-#define MODULE_ABI 7
+#define MODULE_ABI 8
 #define MODULE_EXPORT_BACKEND(table)                                                                                   \
     __attribute__((visibility("default"))) extern const struct backend *const pawl_backend;                            \
     __attribute__((visibility("default"))) extern const int pawl_backend_abi;                                          \

@@ -149,6 +149,8 @@ static void renew_round(struct bk_session *s, struct bk_life *const lives[], int
             verdict(&s->peers[i].wire, reply->str ? reply->str : "an answer of another form than the script gives",
                     &s->peers[i].why);
         for (int j = 0; j < n && (abstains || fine); j++) fine && reply->str[j + 1] == '1' ? t[j].yes++ : t[j].no++;
+        if (fine && n == 1 && reply->str[1] != '1')
+            error_set(&s->peers[i].why, PAWL_ELOST, s->peers[i].node, "%s: does not have it", s->peers[i].node);
     }
 }
 

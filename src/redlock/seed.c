@@ -261,12 +261,31 @@ void round_level(struct bk_session *s, peers behind) {
     ask(&step, behind, s->until);
 }
 
+/* Whom it prepared, but who does not vote yet. */
+static void tell_waits(const struct bk_session *s, pawl_error *error) {
+    char who[320] = "", when[48];
+    for (int i = 0; i < s->bk->n; i++) {
+        const struct peer *p = &s->peers[i];
+        size_t used = strlen(who);
+        if (p->state == PEER_READY && !p->lost && p->ready_ns)
+            snprintf(who + used, sizeof who - used, "%s%s %s", used ? ", " : "", p->node, peer_ready_text(p, when));
+    }
+    if (*who)
+        error_set(
+            error, PAWL_OK, NULL,
+            "%s: somebody may hold a lock that was granted there and forgotten. Who knows that nobody does ends the "
+            "wait: pawl init --floor",
+            who);
+    else if (*s->remark) error_set(error, PAWL_OK, NULL, "%s", s->remark);
+}
+
 enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *error) {
     struct bk_session *s;
     struct bk_tokens ignored;
     enum bk_says says = redlock_connect(bk, until, &s, error);
     if (says != BK_YES) return says;
     says = redlock_tokens(s, false, 0, until, &ignored, error);
+    if (says == BK_YES) tell_waits(s, error);
     redlock_drop(s, false);
     return says;
 }
@@ -323,6 +342,7 @@ enum bk_says redlock_init_above(struct bk *bk, uint64_t floor, struct bk_until u
     enum bk_says says = redlock_connect(bk, until, &s, error);
     if (says != BK_YES) return says;
     says = go_on_above(s, floor, until, error);
+    if (says == BK_YES) tell_waits(s, error);
     redlock_drop(s, false);
     return says;
 }

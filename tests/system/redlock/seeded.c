@@ -170,6 +170,33 @@ static void test_all_empty(void **state) {
     pawl_close(b);
 }
 
+/* Who prepares an instance by hand is told for how long it does not vote, and why; as often as he asks. */
+static void test_init_says_who_waits(void **state) {
+    (void)state;
+    char node[40];
+    pawl_client *a = client_of(url, 60000, NULL, NULL);
+    error = (pawl_error)PAWL_ERROR_INIT;
+    assert_int_equal(pawl_init(a, 10000, &error), PAWL_OK);
+    says("tokens begin at the clock");
+    must_release(must_take(a, "minute"));
+    snprintf(node, sizeof node, "127.0.0.1:%d votes again in ", proxy_port(ways[1]));
+    server_restart(&three[1]);
+    for (int i = 0; i < 2; i++) {
+        int64_t start = clock_now_ns();
+        do { /* a busy machine may call the others slow, and ask again */
+            error = (pawl_error)PAWL_ERROR_INIT;
+            assert_int_equal(pawl_init(a, 10000, &error), PAWL_OK);
+        } while (!strstr(error.text, node) && ms_since(start) < 30000);
+        says(node);
+        says("somebody may hold a lock that was granted there and forgotten");
+    }
+    must_go_on_above(a, 1);
+    error = (pawl_error)PAWL_ERROR_INIT;
+    assert_int_equal(pawl_init(a, 10000, &error), PAWL_OK);
+    assert_string_equal(error.text, "");
+    pawl_close(a);
+}
+
 /* Whoever is away may know the numbers, and who holds what: nobody goes on without it, unless no quorum can know. */
 static void test_floor_and_who_is_away(void **state) {
     (void)state;
@@ -300,6 +327,7 @@ int main(void) {
         TEST(test_promoted_is_not_durable),
         TEST(test_a_held_lock_is_never_called_free),
         TEST(test_all_empty),
+        TEST(test_init_says_who_waits),
         TEST(test_floor_and_who_is_away),
         TEST(test_floor_ends_the_wait),
         TEST(test_floor_ends_no_later_wait),
