@@ -421,22 +421,16 @@ static void let_go(struct holder *h) {
 
 static void conclude(struct holder *h) {
     struct run_result *result = &h->shared->result;
-    if (h->stopping || h->front_dead) {
+    bool told = result->told_wall_ms && !h->stopping; /* by front, because we were stopped */
+    if (!h->stopping && !h->front_dead && result->exec_errno) {
+        result->outcome = OUTCOME_CANNOT_EXEC;
+    } else if (h->stopping || h->front_dead || told || pawl_check(h->lock) != PAWL_OK) {
+        if (told) set_lost(h, PAWL_LOST_UNPROVEN, "no renewal was confirmed in time");
+        else if (!h->stopping && !h->front_dead) /* all of us were stopped, or the machine slept */
+            set_lost(h, PAWL_LOST_UNPROVEN, "the command ran past the time for which the lock was proven");
         if (!h->tree_dead) kill_tree(h);
         result->gone_wall_ms = clock_wall_us() / 1000;
-        watch_name_successor(h->client, h->run);
-    } else if (result->exec_errno) {
-        result->outcome = OUTCOME_CANNOT_EXEC;
-    } else if (pawl_check(h->lock) != PAWL_OK) {
-        /* found out too late: all of us were stopped, or the machine slept */
-        set_lost(h, PAWL_LOST_UNPROVEN, "the command ran past the time for which the lock was proven");
-        kill_tree(h);
-        result->gone_wall_ms = clock_wall_us() / 1000;
-    } else if (result->told_wall_ms) {
-        set_lost(h, PAWL_LOST_UNPROVEN,
-                 "no renewal was confirmed in time"); /* front saw it before us, and CMD obeyed */
-        kill_tree(h);
-        result->gone_wall_ms = clock_wall_us() / 1000;
+        if (h->stopping || h->front_dead) watch_name_successor(h->client, h->run);
     } else {
         result->outcome = OUTCOME_RAN;
         if (!h->tree_dead) {

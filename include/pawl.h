@@ -28,7 +28,7 @@ enum { /* never renumbered; named by what the caller can do about it */
     PAWL_ETIMEOUT,     /* somebody else held it for as long as the caller was willing to wait */
     PAWL_ECANCELLED,   /* the cancel descriptor became readable, or the lock was released while pending */
     PAWL_ELOST,        /* not ours any more, or no longer provable */
-    PAWL_EUNREACHABLE, /* the service does not answer, or answers that it cannot serve now */
+    PAWL_EUNREACHABLE, /* the service does not answer, answers that it cannot serve now, or is too slow for the ttl */
     PAWL_EDENIED,      /* the service, or the file system, refuses us */
     PAWL_EUNSAFE,      /* this set-up cannot give what was asked for */
     PAWL_EINVALID,     /* an argument, the URL, or the state of the handle (as after fork) */

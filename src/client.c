@@ -233,9 +233,30 @@ static bool show(const struct bk_record *r, void *data) {
     return go_on;
 }
 
+static bool valid_utf8(const unsigned char *s, size_t n) {
+    for (size_t i = 0; i < n;) {
+        unsigned more = s[i] < 0x80                   ? 0
+                        : s[i] >= 0xC2 && s[i] < 0xE0 ? 1
+                        : s[i] >= 0xE0 && s[i] < 0xF0 ? 2
+                        : s[i] >= 0xF0 && s[i] < 0xF5 ? 3
+                                                      : 9;
+        if (more == 9 || n - i <= more) return false;
+        if ((s[i] == 0xE0 && s[i + 1] < 0xA0) || (s[i] == 0xED && s[i + 1] > 0x9F) ||
+            (s[i] == 0xF0 && s[i + 1] < 0x90) || (s[i] == 0xF4 && s[i + 1] > 0x8F))
+            return false;
+        for (unsigned k = 1; k <= more; k++)
+            if ((s[i + k] & 0xC0) != 0x80) return false;
+        i += more + 1;
+    }
+    return true;
+}
+
 int client_check_name(const char *name, pawl_error *error) {
     size_t n = name ? strnlen(name, NAME_MAX_BYTES + 1) : 0;
-    if (n > 0 && n <= NAME_MAX_BYTES) return PAWL_OK;
+    if (n > 0 && n <= NAME_MAX_BYTES)
+        return valid_utf8((const unsigned char *)name, n)
+                   ? PAWL_OK
+                   : error_set(error, PAWL_EINVALID, NULL, "the lock name is not UTF-8");
     return error_set(error, PAWL_EINVALID, NULL, "a lock name has 1 to %d bytes, this one has %s", NAME_MAX_BYTES,
                      n == 0 ? "none" : "more");
 }

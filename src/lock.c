@@ -26,30 +26,10 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* --- making and freeing --- */
 
-static bool valid_utf8(const unsigned char *s, size_t n) {
-    for (size_t i = 0; i < n;) {
-        unsigned more = s[i] < 0x80                   ? 0
-                        : s[i] >= 0xC2 && s[i] < 0xE0 ? 1
-                        : s[i] >= 0xE0 && s[i] < 0xF0 ? 2
-                        : s[i] >= 0xF0 && s[i] < 0xF5 ? 3
-                                                      : 9;
-        if (more == 9 || n - i <= more) return false;
-        if ((s[i] == 0xE0 && s[i + 1] < 0xA0) || (s[i] == 0xED && s[i + 1] > 0x9F) ||
-            (s[i] == 0xF0 && s[i + 1] < 0x90) || (s[i] == 0xF4 && s[i + 1] > 0x8F))
-            return false;
-        for (unsigned k = 1; k <= more; k++)
-            if ((s[i + k] & 0xC0) != 0x80) return false;
-        i += more + 1;
-    }
-    return true;
-}
-
 static int check_arguments(pawl_client *c, const char *name, const pawl_acquire_options *o, pawl_error *error) {
     const struct bk_caps *caps = &c->be->caps;
     int code = client_check_name(name, error);
     if (code) return code;
-    if (!valid_utf8((const unsigned char *)name, strlen(name)))
-        return error_set(error, PAWL_EINVALID, NULL, "the lock name is not UTF-8");
     if (o->wait_ms < 0 || o->max_hold_ms < 0)
         return error_set(error, PAWL_EINVALID, NULL, "a time to wait or to hold cannot be negative");
     if (o->shared && !caps->shared)
@@ -300,15 +280,17 @@ static int begin_anew(pawl_lock *l, pawl_error *error) {
     return STEP_WAIT;
 }
 
-/* The grant came, but nothing usable is left of it. */
+/* The grant came, but nothing usable is left of it. Nobody is in the way: the service is too slow for this ttl. */
 static int too_late(pawl_lock *l, int64_t now, pawl_error *error) {
     long long took = (long long)((now - l->last_sent_ns) / NS_PER_MS);
-    if (++l->late_grants < LATE_GRANTS && !l->is_try && now < l->give_up_ns) return begin_anew(l, error);
-    return error_set(
-        error, PAWL_ETIMEOUT, NULL,
-        "granted too late: the answer took %lld ms of a ttl of %lld ms, of which %lld ms are kept as a margin; "
-        "use a larger ttl",
-        took, (long long)l->claim.ttl_ms, (long long)(l->lease->life.margin_ns / NS_PER_MS));
+    if (++l->late_grants < LATE_GRANTS && !l->is_try && now < l->give_up_ns) {
+        int code = begin_anew(l, error);
+        if (code != PAWL_EUNREACHABLE) return code; /* else it is given back later: that is not why it failed */
+    }
+    return error_set(error, PAWL_EUNREACHABLE, NULL,
+                     "granted too late: the answer took %lld ms of a ttl of %lld ms, of which %lld ms are kept as a "
+                     "margin; use a larger ttl",
+                     took, (long long)l->claim.ttl_ms, (long long)(l->lease->life.margin_ns / NS_PER_MS));
 }
 
 static int granted(pawl_lock *l, pawl_error *error) {

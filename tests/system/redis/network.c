@@ -189,6 +189,22 @@ static void test_gone_while_it_waits(void **state) {
     must(pawl_release(lock, 10000, &error));
 }
 
+/* B10: nobody is in the way, so it is not "busy": the reason names times, and nothing is left behind. */
+static void test_a_ttl_shorter_than_the_round_trip(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    reopen(300);
+    proxy_delay(proxy, PROXY_TO_SERVER, 200);
+    proxy_delay(proxy, PROXY_TO_CLIENT, 200);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(take(far, "n", i * 5000, &lock), PAWL_EUNREACHABLE);
+        if (!strstr(error.text, "granted too late: the answer took ") || !strstr(error.text, "use a larger ttl"))
+            fail_msg("%s", error.text);
+    }
+    must(take(near, "n", 5000, &lock));
+    must(pawl_release(lock, 10000, &error));
+}
+
 /* Lost while the network was away; the next hold of the same name is renewed like any other. */
 static void test_lost_and_taken_again(void **state) {
     (void)state;
@@ -287,9 +303,12 @@ static void test_the_server_has_no_ear(void **state) {
 int main(void) {
     signal(SIGPIPE, SIG_DFL);
     const struct CMUnitTest tests[] = {
-        CASE(the_reply_is_lost),       CASE(a_silent_server),       CASE(a_host_that_vanished), CASE(a_hiccup),
-        CASE(all_connections_break),   CASE(lost_and_taken_again),  CASE(a_slow_network),       CASE(a_late_duplicate),
-        CASE(the_servers_clock_steps), CASE(the_server_has_no_ear), CASE(gone_while_it_waits),
+        CASE(the_reply_is_lost),       CASE(a_silent_server),
+        CASE(a_host_that_vanished),    CASE(a_hiccup),
+        CASE(all_connections_break),   CASE(lost_and_taken_again),
+        CASE(a_slow_network),          CASE(a_late_duplicate),
+        CASE(the_servers_clock_steps), CASE(the_server_has_no_ear),
+        CASE(gone_while_it_waits),     CASE(a_ttl_shorter_than_the_round_trip),
     };
     return cmocka_run_group_tests_name("redis network", tests, NULL, NULL);
 }
