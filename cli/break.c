@@ -24,7 +24,14 @@ static const char usage[] =
     "Exit: 0 taken away; 1 it was free; 119 not to be had here; 120 the service does not answer, or denies it;\n"
     "123, 124 still held (PostgreSQL: a prepared transaction, a session that does not end); 125.\n";
 
-static void print_json(const char *name, const char *url, const pawl_broken *broken) {
+/* Of etcd what is taken is free before its holder may know. NULL: nothing to say. */
+static const char *hint(const char *scheme, const pawl_broken *broken) {
+    if (!broken->was_held || broken->free_in_ms || strcmp(scheme, "etcd") != 0) return NULL;
+    return "that is told at once, but before its first renewal, a third of the ttl, only by that: until then only a "
+           "guard keeps it from doing harm";
+}
+
+static void print_json(const char *name, const char *url, const pawl_broken *broken, const char *hint) {
     fputs("{\"name\":", stdout);
     print_json_string(stdout, name);
     fputs(",\"url\":", stdout);
@@ -33,11 +40,12 @@ static void print_json(const char *name, const char *url, const pawl_broken *bro
     print_json_string(stdout, broken->was_held ? broken->holder : NULL);
     if (broken->token) printf(",\"token\":\"%" PRId64 "\"", broken->token);
     else fputs(",\"token\":null", stdout);
-    printf(",\"free_in_ms\":%" PRId64 "}\n", broken->free_in_ms);
+    printf(",\"free_in_ms\":%" PRId64 ",\"hint\":", broken->free_in_ms);
+    print_json_string(stdout, hint);
+    puts("}");
 }
 
-/* scheme: of etcd what is taken is free before its holder may know. */
-static void print_text(const char *name, const char *scheme, const pawl_broken *broken) {
+static void print_text(const char *name, const pawl_broken *broken, const char *hint) {
     char duration[40], token[40] = "";
     print_plain(stdout, name);
     if (!broken->was_held) {
@@ -49,12 +57,7 @@ static void print_text(const char *name, const char *scheme, const pawl_broken *
     fputs(": taken from ", stdout);
     print_plain(stdout, broken->holder);
     if (broken->free_in_ms) printf("%s; free in %s, when that has stopped\n", token, duration);
-    else if (strcmp(scheme, "etcd") == 0)
-        printf(
-            "%s; free now; that is told at once, but before its first renewal, a third of the ttl, only by that: until "
-            "then only a guard keeps it from doing harm\n",
-            token);
-    else printf("%s; free now\n", token);
+    else printf("%s; free now%s%s\n", token, hint ? "; " : "", hint ? hint : "");
 }
 
 /* Where nobody can be made to let go: which process to end. */
@@ -99,8 +102,9 @@ int cmd_break(int argc, char **argv) {
         if (error.code == PAWL_EUNSUPPORTED) name_processes(client, name, wait_ms);
     } else {
         char *url = shown_url(common.url);
-        if (!messages.quiet && common.json) print_json(name, url, &broken);
-        else if (!messages.quiet) print_text(name, setup_scheme(common.url), &broken);
+        const char *said = hint(setup_scheme(common.url), &broken);
+        if (!messages.quiet && common.json) print_json(name, url, &broken, said);
+        else if (!messages.quiet) print_text(name, &broken, said);
         code = broken.was_held ? 0 : 1;
         free(url);
     }

@@ -113,8 +113,8 @@ struct bk_caps {
 };
 
 /* Ask again: the waiter with that owner value whether it has it, the holder whether it still has; NULL: every waiter
- * (messages may have been missed). */
-typedef void bk_wake(const unsigned char owner[16], void *data);
+ * (messages may have been missed). false: nobody of that owner value waits or holds any more. */
+typedef bool bk_wake(const unsigned char owner[16], void *data);
 
 struct backend {
     struct bk_caps caps;

@@ -12,19 +12,22 @@
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_LAST_MS 30000
 
-static void wake(const unsigned char owner[16], void *data) {
+static bool wake(const unsigned char owner[16], void *data) {
     pawl_client *c = data;
+    bool any = false;
     if (!owner) {
         for (pawl_lock *l = c->locks; l; l = l->next)
             if (l->in_waiters && l->state == LOCK_PENDING) lock_wake_locked(l);
-        return;
+        return true;
     }
     for (struct map_node *node = map_find(&c->waiters, map_hash(owner, 16)); node; node = map_next(node)) {
         pawl_lock *l = container_of(node, pawl_lock, by_owner);
         if (memcmp(l->claim.owner, owner, 16) != 0) continue;
+        any |= l->state == LOCK_HELD || l->state == LOCK_PENDING;
         if (l->state == LOCK_HELD) keeper_work_locked(l, client_now(c));
         else lock_wake_locked(l);
     }
+    return any;
 }
 
 void hub_enter_locked(pawl_lock *l) {

@@ -183,6 +183,11 @@ enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage
     return says;
 }
 
+void heard_revision(struct bk *bk, int64_t revision) {
+    long long known = atomic_load(&bk->revision);
+    while (known < revision && !atomic_compare_exchange_weak(&bk->revision, &known, revision)) continue;
+}
+
 enum bk_says txn(struct bk_session *s, const Pb__TxnRequest *request, struct bk_until until, Pb__TxnResponse **ret,
                  pawl_error *error) {
     struct grpc_reply reply;
@@ -190,7 +195,10 @@ enum bk_says txn(struct bk_session *s, const Pb__TxnRequest *request, struct bk_
     if (says != BK_YES) return says;
     *ret = pb__txn_response__unpack(NULL, reply.size, reply.body);
     free(reply.body);
-    if (*ret && (*ret)->header) return BK_YES;
+    if (*ret && (*ret)->header) {
+        heard_revision(s->bk, (*ret)->header->revision);
+        return BK_YES;
+    }
     error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer is not a transaction's", http2_node(s->h));
     return BK_UNKNOWN;
 }

@@ -19,6 +19,7 @@ struct bk {
     struct hub *hub;           /* NULL: not open */
     atomic_uint hub_number;    /* which hub it is: a watch of an earlier one is gone */
     atomic_llong watch_id;     /* the last one given to a watch */
+    atomic_llong revision;     /* of the store, the highest that was heard */
 };
 
 struct place_in_line { /* claim->of, grant->of */
@@ -48,6 +49,7 @@ enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct htt
  * ran out is renewed. status: the gRPC status, for those who know what to do with it; NULL: nobody. */
 enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage *message, struct bk_until until,
                   struct grpc_reply *ret, int *ret_status, pawl_error *error);
+void heard_revision(struct bk *bk, int64_t revision); /* any thread */
 /* A transaction. Free with txn_free. */
 enum bk_says txn(struct bk_session *s, const Pb__TxnRequest *request, struct bk_until until, Pb__TxnResponse **ret,
                  pawl_error *error);

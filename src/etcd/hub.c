@@ -2,7 +2,8 @@
  * watched, each by its own watch on that stream:
  *   - the key just before a waiter's, from now on. Waiters tell of it through a pipe; they are told when it is
  *     deleted, and when the watch stands, if anything was written since they saw the key: then they look once more;
- *   - a holder's own key, from the revision at which it was granted, so that nothing needs a second look.
+ *   - a holder's own key, from the revision at which it was granted, so that nothing needs a second look. Some at a
+ *     time, for each costs the server as much as a lock does, and those who wait for one come first.
  * If the stream ends, everybody looks for himself and says anew what is to be watched. */
 #include "ask.h"
 #include "clock.h"
@@ -19,6 +20,9 @@
 
 #define SIGN_S 4 /* a sign of life is asked for so often; it is dead if none came until the next one is due */
 #define OVER_MAX 16
+#define OWN_AT_A_TIME 256 /* holders' keys in a second: some 20 ms of the server's time */
+/* Revisions. For watches that begin in the past the server reads all that was written since, while others wait. */
+#define FAR_BACK 10000
 
 struct wish { /* one packet of the pipe */
     int64_t id, from, seen;
@@ -32,15 +36,18 @@ struct watch {
     int64_t from, seen;   /* from 0: now; seen: the key was there at that revision */
     unsigned char owner[16];
     uint16_t length;
+    bool sent; /* or it is its turn when hub->sent_to comes there */
     unsigned char key[];
 };
 
 struct hub {
     struct http2 *h;
     struct grpc_stream stream;
-    int epoll, timer;
+    int epoll, timer, turn;
     bool heard; /* since the timer's last tick */
     struct map watches;
+    int64_t sent_to; /* all watches up to this id were sent */
+    int room;        /* how many more of holders' keys until `turn` ticks; it does while there is less than all */
     int64_t over[OVER_MAX]; /* watches of keys that are gone: cancelled when something else is sent */
     int n_over;
 };
@@ -124,16 +131,36 @@ static void unwatch(struct hub *hub, struct watch *gone) {
     free(gone);
 }
 
-static void begin_watch(struct hub *hub, const struct wish *wish) {
+static struct watch *add_watch(struct hub *hub, const struct wish *wish) {
     struct watch *watch = map_reserve(&hub->watches) ? malloc(sizeof *watch + wish->length) : NULL;
-    if (!watch) return;
+    if (!watch) return NULL;
     watch->from = wish->from;
     watch->seen = wish->seen;
     watch->length = wish->length;
+    watch->sent = false;
     memcpy(watch->owner, wish->owner, 16);
     memcpy(watch->key, wish->key, wish->length);
     map_add(&hub->watches, &watch->node, (uint64_t)wish->id);
+    return watch;
+}
+
+static void begin_watch(struct hub *hub, struct watch *watch) {
+    watch->sent = true;
     if (!send_create(hub, watch)) unwatch(hub, watch);
+}
+
+/* The oldest first; the others when the timer ticks. */
+static void begin_some(struct bk *bk) {
+    struct hub *hub = bk->hub;
+    int64_t last = atomic_load(&bk->watch_id), known = atomic_load(&bk->revision);
+    struct itimerspec once = {.it_value.tv_sec = 1};
+    while (hub->room > 0 && hub->sent_to < last) {
+        struct watch *watch = by_id(hub, ++hub->sent_to);
+        if (!watch || watch->sent) continue;
+        if (hub->room-- == OWN_AT_A_TIME) timerfd_settime(hub->turn, 0, &once, NULL);
+        if (known - watch->seen > FAR_BACK) watch->from = 0; /* and whoever it is for looks once */
+        begin_watch(hub, watch);
+    }
 }
 
 /* The server ended it, as by compaction, or would begin it in a future that a restored store may never reach: it begins
@@ -158,7 +185,7 @@ void hub_watch(struct bk *bk, const struct bk_grant *grant) {
     wish.length = (uint16_t)strlen(k.own);
     memcpy(wish.owner, grant->claim->owner, 16);
     memcpy(wish.key, k.own, wish.length);
-    begin_watch(bk->hub, &wish);
+    if (add_watch(bk->hub, &wish)) begin_some(bk);
 }
 
 static void read_wishes(struct bk *bk) {
@@ -167,8 +194,8 @@ static void read_wishes(struct bk *bk) {
     for (ssize_t n; (n = read(bk->wish_read, &wish, sizeof wish)) >= head;) {
         struct watch *known = by_id(bk->hub, wish.id);
         if (n != head + wish.length) continue;
-        if (wish.length > 0) begin_watch(bk->hub, &wish);
-        else if (known) unwatch(bk->hub, known);
+        if (known) unwatch(bk->hub, known);
+        else if (wish.length > 0 && (known = add_watch(bk->hub, &wish))) begin_watch(bk->hub, known);
     }
 }
 
@@ -181,6 +208,7 @@ static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake 
     bool good = r != NULL;
     struct watch *watch = good ? by_id(hub, r->watch_id) : NULL;
     hub->heard = true;
+    if (good && r->header) heard_revision(bk, r->header->revision);
     if (!good) {
         error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the answer is not a watch's", http2_node(hub->h));
     } else if (r->canceled && r->watch_id < 0) { /* as when the login ran out */
@@ -193,7 +221,7 @@ static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake 
         wake(watch->owner, data);
         unwatch(hub, watch); /* it was deleted; only a key of that name could come again */
     } else if (watch && r->created && watch->from == 0 && !(r->header && r->header->revision <= watch->seen)) {
-        wake(watch->owner, data);
+        if (!wake(watch->owner, data)) unwatch(hub, watch); /* it was released before the watch began */
     }
     pb__watch_response__free_unpacked(r, NULL);
     return good;
@@ -211,6 +239,13 @@ static bool tick(struct hub *hub, pawl_error *error) {
     return ask_for_a_sign(hub);
 }
 
+static void next_turn(struct bk *bk) {
+    uint64_t ticks;
+    if (read(bk->hub->turn, &ticks, sizeof ticks) < 0) return;
+    bk->hub->room = OWN_AT_A_TIME;
+    begin_some(bk);
+}
+
 /* --- the stream --- */
 
 static bool listen_to(struct hub *hub, int fd) {
@@ -222,8 +257,10 @@ static bool begin(struct bk *bk, struct hub *hub, const char *token, struct bk_u
     struct itimerspec each = {.it_interval.tv_sec = SIGN_S, .it_value.tv_sec = SIGN_S};
     hub->epoll = epoll_create1(EPOLL_CLOEXEC);
     hub->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (hub->epoll < 0 || hub->timer < 0 || timerfd_settime(hub->timer, 0, &each, NULL) ||
-        !listen_to(hub, hub->timer) || !listen_to(hub, bk->wish_read) || !listen_to(hub, http2_fd(hub->h))) {
+    hub->turn = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (hub->epoll < 0 || hub->timer < 0 || hub->turn < 0 || timerfd_settime(hub->timer, 0, &each, NULL) ||
+        !listen_to(hub, hub->timer) || !listen_to(hub, hub->turn) || !listen_to(hub, bk->wish_read) ||
+        !listen_to(hub, http2_fd(hub->h))) {
         error_errno(error, PAWL_EINTERNAL, http2_node(hub->h), "cannot watch descriptors");
         return false;
     }
@@ -240,8 +277,10 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
-    hub->epoll = hub->timer = -1;
+    hub->epoll = hub->timer = hub->turn = -1;
     hub->heard = true;
+    hub->sent_to = atomic_load(&bk->watch_id);
+    hub->room = OWN_AT_A_TIME;
     enum bk_says says = dial(bk, until, &hub->h, token, error);
     if (says != BK_YES) {
         free(hub);
@@ -273,12 +312,13 @@ static bool hear_all(struct bk *bk, bk_wake *wake, void *data, pawl_error *error
 
 enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error) {
     struct bk_until now = {.at_ns = 0, .cancel_fd = -1};
-    struct epoll_event ready[3];
+    struct epoll_event ready[4];
     if (!bk->hub) return BK_FAULT;
     bool good = true;
-    for (int i = epoll_wait(bk->hub->epoll, ready, 3, 0) - 1; i >= 0; i--) {
+    for (int i = epoll_wait(bk->hub->epoll, ready, 4, 0) - 1; i >= 0; i--) {
         if (ready[i].data.fd == bk->wish_read) read_wishes(bk);
         if (ready[i].data.fd == bk->hub->timer) good = tick(bk->hub, error);
+        if (ready[i].data.fd == bk->hub->turn) next_turn(bk);
     }
     /* What is heard may be answered, and what is answered is sent at once. */
     for (enum bk_says moved = BK_YES; good && moved == BK_YES;) {
@@ -301,6 +341,7 @@ void hub_close(struct bk *bk, bool forked) {
     http2_close(hub->h, forked);
     if (hub->epoll >= 0) close(hub->epoll);
     if (hub->timer >= 0) close(hub->timer);
+    if (hub->turn >= 0) close(hub->turn);
     for (size_t i = 0; i < hub->watches.n_slots; i++)
         for (struct map_node *node = hub->watches.slots[i], *next; node; node = next) {
             next = node->next;

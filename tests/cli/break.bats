@@ -45,7 +45,7 @@ token() { pawl who --json "$1" | jq -r '.holders[0].token'; }
     waiter=$!
     until_ok 10 sh -c '[ "$("$0" who --json stuck | jq ".waiting | length")" = 1 ]' "$PAWL"
     run -0 pawl break --json --now stuck
-    jq -e '.broken == true and .free_in_ms == 0 and .name == "stuck" and (.token | test("^[0-9]+$"))' <<<"$output"
+    jq -e '.broken == true and .free_in_ms == 0 and .name == "stuck" and has("hint") and .hint == null and (.token | test("^[0-9]+$"))' <<<"$output"
     wait "$waiter" # long before the ttl is over
     [ -e next ]
 }

@@ -107,10 +107,15 @@ bool party_take(struct suite *suite, struct party *party, bool queue) {
     return true;
 }
 
-static void heard(const unsigned char owner[16], void *data) {
+static bool heard(const unsigned char owner[16], void *data) {
     struct suite *suite = data;
-    for (struct party *party = suite->parties; party; party = party->next)
-        if (!owner || memcmp(owner, party->claim.owner, 16) == 0) party->woken++;
+    bool any = false;
+    for (struct party *party = suite->parties; party; party = party->next) {
+        if (owner && memcmp(owner, party->claim.owner, 16) != 0) continue;
+        party->woken++;
+        any = true;
+    }
+    return any;
 }
 
 void party_hear(struct suite *suite, struct party *party, int64_t at_ns) {

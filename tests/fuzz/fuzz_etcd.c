@@ -81,9 +81,9 @@ static bool each(const struct bk_record *r, void *data) {
     MUST(r->name && *r->name && r->about && strlen(r->about) <= 256);
     return true;
 }
-static void wake(const unsigned char owner[16], void *data) {
+static bool wake(const unsigned char owner[16], void *data) {
     MUST(owner);
-    ++*(int *)data;
+    return ++*(int *)data % 2;
 }
 
 static struct bk *opened(void) {
@@ -103,13 +103,17 @@ static void listening(struct bk *bk) {
     MUST(h);
     h->epoll = -1;
     h->timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    h->turn = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+    h->room = OWN_AT_A_TIME;
     bk->hub = h;
     bk->watch_id = 0;
+    bk->revision = 0;
     for (int i = 1; i <= 3; i++) {
         struct wish wish = {.id = next_id(bk), .from = i == 3 ? 40 : 0, .seen = 30, .length = 9};
         memcpy(wish.key, "/locks/n/", 9);
-        begin_watch(h, &wish);
+        MUST(add_watch(h, &wish));
     }
+    begin_some(bk);
     if (hub_io(bk, wake, &woken, &error) == BK_FAULT) MUST(error.code && !bk->hub);
     hub_close(bk, true);
 }

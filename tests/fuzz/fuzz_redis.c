@@ -11,9 +11,9 @@ static bool each(const struct bk_record *r, void *data) {
     MUST(r->name && r->about);
     return true;
 }
-static void wake(const unsigned char owner[16], void *data) {
+static bool wake(const unsigned char owner[16], void *data) {
     (void)owner;
-    ++*(int *)data;
+    return ++*(int *)data > 0;
 }
 
 static struct bk *opened(void) {

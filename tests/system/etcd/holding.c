@@ -55,6 +55,43 @@ static void test_a_lock_removed_while_nobody_listens_is_lost(void **state) {
     proxy_stop(p);
 }
 
+static double received(const char *method) { return metric("grpc_server_msg_received_total", method); }
+
+static void reaches(const char *method, double n, pawl_lock *held) {
+    for (int i = 0; received(method) < n; i++) {
+        assert_true(i < 300);
+        assert_true(stays_held(held, 100));
+    }
+}
+
+/* For a watch that begins far back the server reads all that was written since: it begins now, and the holder asks. */
+static void test_a_watch_begins_where_the_server_need_not_read_much(void **state) {
+    (void)state;
+    char at[64];
+    struct proxy *p = proxy_start(members[0].port);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d/locks/", proxy_port(p));
+    pawl_client *c = client(at, 2 * TTL_MS), *d = client(url, TTL_MS);
+    pawl_lock *kept = take(c, "kept", 0), *removed = take(c, "removed", 0);
+    pawl_error error = PAWL_ERROR_INIT;
+    reaches("\"Watch\"", 2, kept);
+    for (int i = 0; i < 5001; i++) assert_int_equal(try_it(d, "busy", &error), PAWL_OK); /* two revisions each */
+    pawl_close(d);
+    assert_int_equal(pawl_verify(kept, 20000, &error), PAWL_OK); /* so the client knows how far the store is */
+    double before = received("\"Txn\"");
+    proxy_cut(p, true);
+    etcdctl("del --prefix /locks/removed/");
+    proxy_cut(p, false);
+    assert_true(lost_within(removed, 20000)); /* renewals would not tell */
+    reaches("\"Txn\"", before + 2,
+            kept); /* one for each: a watch that begins in the past asks for none that is there */
+    pawl_release(removed, 5000, NULL);
+    etcdctl("del --prefix /locks/kept/");
+    assert_true(lost_within(kept, 20000));
+    pawl_release(kept, 5000, NULL);
+    pawl_close(c);
+    proxy_stop(p);
+}
+
 static void test_a_revoked_lease_is_lost_at_once(void **state) {
     (void)state;
     char id[32] = "";
@@ -256,6 +293,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_the_lease_is_kept_and_given_back, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_removed_by_hand_is_lost_at_once, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_removed_while_nobody_listens_is_lost, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_watch_begins_where_the_server_need_not_read_much, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_revoked_lease_is_lost_at_once, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_gets_the_deadline_that_its_lease_has, one, teardown),
         cmocka_unit_test_setup_teardown(test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing, one, teardown),

@@ -1,5 +1,5 @@
 /* scale.c: thousands of locks in one process: one lease, two connections, a keepalive every third of the ttl, less than
- * a kilobyte each, and none lost. */
+ * a kilobyte each, none lost, and each of them watched in its turn. */
 #include "clock.h"
 #include "common.h"
 #include <poll.h>
@@ -57,6 +57,29 @@ static void stay(pawl_client *c, int64_t ms) {
     assert_int_equal(none, 0);
 }
 
+/* Each costs the server as much as a lock does, so not too many at a time. */
+static void wait_until_watched(pawl_client *c, int n, double before, int64_t began) {
+    for (double watched = 0; watched < n;) {
+        stay(c, 500);
+        watched = metric(NAMED, "Watch") - before;
+        int64_t s = (clock_now_ns() - began) / NS_PER_S;
+        assert_true(watched <= 300.0 * (double)(2 + s));
+        assert_true(s < 400);
+    }
+}
+
+static void removed_is_lost(pawl_client *c, pawl_lock *lock, int i) {
+    pawl_event event = PAWL_EVENT_INIT;
+    struct pollfd p = {.fd = pawl_event_fd(c), .events = POLLIN};
+    bool lost = false;
+    shell("ETCDCTL_API=3 etcdctl --endpoints=127.0.0.1:%d del --prefix /locks/many:%d/ >/dev/null", members[0].port, i);
+    for (int64_t end = clock_after_ms(clock_now_ns(), 60000); !lost && clock_now_ns() < end;) {
+        poll(&p, 1, 200);
+        while (pawl_next_event(c, &event)) lost |= event.type == PAWL_LOST && event.lock == lock;
+    }
+    assert_true(lost);
+}
+
 static void hold_many(int n, int64_t ttl_ms, int64_t held_ms) {
     pawl_lock **locks = calloc((size_t)n, sizeof *locks);
     pawl_error error = PAWL_ERROR_INIT;
@@ -65,8 +88,10 @@ static void hold_many(int n, int64_t ttl_ms, int64_t held_ms) {
     if (pawl_connect(c, 20000, &error)) fail_msg("%s", error.text);
     memset(locks, 0, (size_t)n * sizeof *locks); /* not a part of them */
     long memory = resident();
+    double watches = metric(NAMED, "Watch");
+    int64_t took = clock_now_ns();
     take_all(c, locks, n);
-    stay(c, ttl_ms / 2); /* watched too, each of them, since the first renewal */
+    wait_until_watched(c, n, watches, took);
     long each = (resident() - memory) / n;
     int connections = sockets() - before;
     double kept = metric(NAMED, "LeaseKeepAlive");
@@ -86,6 +111,8 @@ static void hold_many(int n, int64_t ttl_ms, int64_t held_ms) {
     for (int i = 0; i < n; i++) assert_int_equal(pawl_check(locks[i]), PAWL_OK);
     for (int i = 0; i < n; i += 499)
         if (pawl_verify(locks[i], 20000, &error)) fail_msg("%s", error.text);
+    removed_is_lost(c, locks[0], 0);
+    removed_is_lost(c, locks[n - 1], n - 1);
     for (int i = 0; i < n; i++) pawl_release(locks[i], 0, NULL);
     pawl_close(c);
     free(locks);
