@@ -92,6 +92,21 @@ static void test_a_watch_begins_where_the_server_need_not_read_much(void **state
     proxy_stop(p);
 }
 
+static void test_what_is_taken_away_is_free_and_that_is_said(void **state) {
+    (void)state;
+    pawl_client *c = client(url, SHORT_MS);
+    pawl_lock *lock = take(c, "n", 0);
+    shell("\"$PAWL_BIN\" break --json -u '%s' n | grep -q '\"free_in_ms\":0,\"hint\":\"that is told at once, but'",
+          url);
+    shell("\"$PAWL_BIN\" run -u '%s' n true", url);
+    assert_true(lost_within(lock, 20000)); /* at its first renewal */
+    lock = take(c, "n", 0);
+    shell("\"$PAWL_BIN\" break -u '%s' n | grep -q 'free now; that is told at once, but'", url);
+    shell("\"$PAWL_BIN\" break --json -u '%s' n | grep -q '\"broken\":false,.*\"hint\":null'", url);
+    pawl_release(lock, 5000, NULL);
+    pawl_close(c);
+}
+
 static void test_a_revoked_lease_is_lost_at_once(void **state) {
     (void)state;
     char id[32] = "";
@@ -294,6 +309,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_lock_removed_by_hand_is_lost_at_once, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_removed_while_nobody_listens_is_lost, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_watch_begins_where_the_server_need_not_read_much, one, teardown),
+        cmocka_unit_test_setup_teardown(test_what_is_taken_away_is_free_and_that_is_said, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_revoked_lease_is_lost_at_once, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_gets_the_deadline_that_its_lease_has, one, teardown),
         cmocka_unit_test_setup_teardown(test_an_attempt_that_nobody_heard_the_end_of_leaves_nothing, one, teardown),
