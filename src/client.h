@@ -75,6 +75,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     char *holder;               /* last known, for messages */
     int undo_tries;
     int fruitless, late_grants; /* questions without an answer in a row; grants that came too late */
+    int64_t late_ms;            /* so long the last of those took */
     int cancel_fd;              /* blocking form: the caller's */
     int wake_fd, backend_fd;    /* blocking form: eventfd, made when it must wait; busy.wake_fd of the last answer */
     bool contact;               /* the service has answered this attempt */
@@ -154,7 +155,7 @@ struct pawl_client {
 /* client.c */
 int client_new(const struct backend *be, struct bk *bk, struct url *url, const pawl_options *options, pawl_client **ret,
                pawl_error *error);                          /* consumes bk and url, also on failure */
-int client_check_name(const char *name, pawl_error *error); /* its length */
+int client_check_name(const char *name, pawl_error *error); /* its length, and that it is UTF-8 */
 int client_check_ttl(const pawl_client *client, int64_t ttl_ms, pawl_error *error); /* 0: the client's */
 int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork; starts a keeper that has to renew */
 int64_t

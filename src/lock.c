@@ -263,7 +263,11 @@ static int begin_anew(pawl_lock *l, pawl_error *error) {
     int64_t now = client_now(c), most_ms = l->event_form ? KEEPER_QUESTION_MS : QUESTION_MS;
     struct bk_until until = {.at_ns = clock_after_ms(now, earlier(l->claim.ttl_ms, most_ms)), .cancel_fd = -1};
     enum bk_says says = l->dirty ? lock_undo(l, until, error) : BK_NO;
-    if (says > BK_NO) return trouble(l, true, says == BK_UNKNOWN, error); /* it is tried again, if it goes on waiting */
+    if (says > BK_NO) {                               /* it is tried again, if it goes on waiting */
+        if (l->granted) c->be->end(&l->grant, false); /* and undone as what may be there */
+        l->granted = false;
+        return trouble(l, true, says == BK_UNKNOWN, error);
+    }
     pthread_mutex_lock(&c->mutex);
     bool waits = l->in_waiters;
     hub_leave_locked(l);
@@ -280,24 +284,25 @@ static int begin_anew(pawl_lock *l, pawl_error *error) {
     return STEP_WAIT;
 }
 
-/* The grant came, but nothing usable is left of it. Nobody is in the way: the service is too slow for this ttl. */
-static int too_late(pawl_lock *l, int64_t now, pawl_error *error) {
-    long long took = (long long)((now - l->last_sent_ns) / NS_PER_MS);
-    if (++l->late_grants < LATE_GRANTS && !l->is_try && now < l->give_up_ns) {
-        int code = begin_anew(l, error);
-        if (code != PAWL_EUNREACHABLE) return code; /* else it is given back later: that is not why it failed */
-    }
+/* Grants came, but nothing usable was left of them. Nobody is in the way: the service is too slow for this ttl. That is
+ * told also if what was tried after that had no answer at all. */
+static int too_late(const pawl_lock *l, pawl_error *error) {
     return error_set(error, PAWL_EUNREACHABLE, NULL,
                      "granted too late: the answer took %lld ms of a ttl of %lld ms, of which %lld ms are kept as a "
                      "margin; use a larger ttl",
-                     took, (long long)l->claim.ttl_ms, (long long)(l->lease->life.margin_ns / NS_PER_MS));
+                     (long long)l->late_ms, (long long)l->claim.ttl_ms,
+                     (long long)(l->lease->life.margin_ns / NS_PER_MS));
 }
 
 static int granted(pawl_lock *l, pawl_error *error) {
     /* A shared lease keeps its present deadline: the reply to this claim says nothing of it. */
     if (l->lease->own) life_confirm(&l->lease->life, l->last_sent_ns, l->grant.left_ms);
     int64_t now = client_now(l->client);
-    if (life_due(&l->lease->life, now) == LIFE_LOSE) return too_late(l, now, error);
+    if (life_due(&l->lease->life, now) == LIFE_LOSE) {
+        l->late_ms = (now - l->last_sent_ns) / NS_PER_MS;
+        bool again = ++l->late_grants < LATE_GRANTS && !l->is_try && now < l->give_up_ns;
+        return again ? begin_anew(l, error) : too_late(l, error);
+    }
     if (l->max_hold_ms > 0) l->max_until_ns = clock_after_ms(now, l->max_hold_ms);
     observe(l, PAWL_GRANTED, PAWL_OK, NULL);
     return PAWL_OK;
@@ -416,7 +421,8 @@ int lock_step(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *erro
     }
     if (now >= l->give_up_ns && l->contact && !l->unanswered) return lock_busy(l, false, error);
     if (!woken && now < l->ask_at_ns) return STEP_WAIT;
-    return ask(l, now, question_ms, cancel_fd, error);
+    int code = ask(l, now, question_ms, cancel_fd, error);
+    return code == PAWL_EUNREACHABLE && l->late_grants ? too_late(l, error) : code;
 }
 
 int64_t lock_next_step_ns(const pawl_lock *l) {

@@ -132,6 +132,20 @@ static void test_too_late(void **state) {
     for (int i = 0; i < N; i++) assert_int_equal(server_redis_int(three[i].port, "EXISTS pawl:late"), 0);
 }
 
+/* What is given back is not heard of either, within so short a ttl: the reason is told all the same, and that it is the
+ * ttl, not the service. */
+static void test_too_late_and_no_word_of_the_undo(void **state) {
+    (void)state;
+    pawl_client *a = client_of(url, 300, NULL, NULL);
+    pawl_lock *lock = NULL;
+    must_release(must_take(a, "late"));
+    for (int i = 0; i < N; i++) proxy_delay(ways[i], PROXY_TO_CLIENT, 500);
+    assert_int_equal(take(a, "late", 4000, &lock), PAWL_ETIMEOUT);
+    says("granted too late");
+    says("ttl of 300 ms");
+    pawl_close(a);
+}
+
 /* A minority that is stopped costs one time limit (50 ms here) once, and a down one nothing. */
 static void test_hung_minority(void **state) {
     (void)state;
@@ -294,6 +308,7 @@ int main(void) {
         TEST(test_nothing_is_left_behind),
         TEST(test_a_slow_first_start),
         TEST(test_too_late),
+        TEST(test_too_late_and_no_word_of_the_undo),
         TEST(test_hung_minority),
         TEST(test_all_take_part),
         TEST(test_one_round_trip),
