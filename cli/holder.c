@@ -30,7 +30,6 @@ enum {
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* --- to front --- */
 
@@ -102,7 +101,8 @@ static void not_taken(struct holder *h, int code, const pawl_error *error) {
     result->outcome = OUTCOME_NOT_TAKEN;
     result->code = code;
     snprintf(result->text, sizeof result->text, "%s", *error->text ? error->text : pawl_strerror(code));
-    if (code == PAWL_EBUSY || code == PAWL_ETIMEOUT) name_holder(h, code);
+    result->busy = strncmp(error->text, "busy", 4) == 0;
+    if (result->busy) name_holder(h, code);
     if (code != PAWL_ECANCELLED) return;
     result->outcome = OUTCOME_CANCELLED;
     int sig = read_front(h);
@@ -165,6 +165,19 @@ static void set_lost(struct holder *h, int reason, const char *text) {
     if (!*result->text) snprintf(result->text, sizeof result->text, "%s", text);
 }
 
+/* A command that would be told to end at once is not started. */
+static bool in_time(struct holder *h) {
+    int64_t safe = atomic_load(&h->shared->safe_ns);
+    pawl_error error = PAWL_ERROR_INIT;
+    if (clock_now_ns() < told_at(h->run, safe)) return true;
+    snprintf(error.text, sizeof error.text,
+             "granted too late: %lld ms are left of a ttl of %lld ms, no more than the command may need to end; "
+             "use a larger ttl",
+             (long long)pawl_remaining_ms(h->lock), (long long)h->run->options.common.ttl_ms);
+    not_taken(h, PAWL_ETIMEOUT, &error);
+    return false;
+}
+
 /* Granted: tells front, and lets the command go. */
 static bool start_command(struct holder *h) {
     int fds[MOST_FDS];
@@ -176,6 +189,7 @@ static bool start_command(struct holder *h) {
         set_lost(h, holder_lost_reason(PAWL_LOST_UNPROVEN), "the lock was lost before the command was started");
         return false;
     }
+    if (!in_time(h)) return false;
     atomic_store(&h->shared->cmd, h->child.pid);
     atomic_store(&h->shared->phase, PHASE_HELD);
     send_fds(h->sock, MESSAGE_HELD, fds, n > 0 ? (size_t)n : 0);
@@ -233,17 +247,10 @@ static void check_lease(struct holder *h) {
         stop_tree(h, reason, *text ? text : "the lock is not ours any more", at_once);
     } else if (h->max_hold_ns <= now) {
         stop_tree(h, PAWL_LOST_MAX_HOLD, "held for as long as --max-hold allows", false);
-    } else if (safe != INT64_MAX &&
-               now >= safe - (at_once ? h->run->kill_ms : h->run->grace_ms + h->run->kill_ms) * NS_PER_MS) {
+    } else if (now >= told_at(h->run, safe)) {
         holder_doubt(h, text, sizeof text);
         stop_tree(h, PAWL_LOST_UNPROVEN, *text ? text : "no renewal was confirmed in time", at_once);
     }
-}
-
-/* Renewals are due at ttl/3; when one is late, each look counts. */
-static int64_t look_each(const struct holder *h, int64_t left_ns) {
-    int64_t ttl = h->run->options.common.ttl_ms;
-    return left_ns / NS_PER_MS > ttl / 2 ? ttl / 6 : most(ttl / 24, 10);
 }
 
 /* When to look again. */
@@ -252,9 +259,8 @@ static int64_t next_look(const struct holder *h) {
     if (h->stopping) return h->kill_ns;
     int64_t at = h->max_hold_ns;
     if (safe != INT64_MAX) {
-        int64_t before = h->run->kill_ms + (h->run->options.kill_at_once ? 0 : h->run->grace_ms);
-        at = least(at, safe - before * NS_PER_MS);
-        at = least(at, clock_after_ms(now, look_each(h, safe - now))); /* publish renewals */
+        at = least(at, told_at(h->run, safe));
+        at = least(at, clock_after_ms(now, look_each_ms(h->run, safe - now))); /* publish renewals */
     }
     if (atomic_load(&h->shared->front_stops)) at = least(at, clock_after_ms(now, 10));
     return at;
@@ -377,19 +383,6 @@ static void pass_on(struct holder *h, int status) {
     }
 }
 
-static void name_left_behind(const struct holder *h) {
-    struct tree_entry *entries;
-    struct run_result *result = &h->shared->result;
-    size_t n = tree_list(getpid(), &entries), length = 0, room = sizeof result->left_behind;
-    for (size_t i = 0; i < n && length < room - 48; i++) {
-        char name[16], state = process_state(entries[i].pid, NULL, NULL, NULL, name);
-        if (state && state != 'Z')
-            length += (size_t)snprintf(result->left_behind + length, room - length, "%s%s (pid %d)", length ? ", " : "",
-                                       name, (int)entries[i].pid);
-    }
-    free(entries);
-}
-
 /* --hold-at-least: until then, or until front says that the user has had enough. */
 static void hold_on(struct holder *h) {
     int64_t at = clock_after_ms(h->granted_ns, h->run->options.hold_at_least_ms);
@@ -435,7 +428,7 @@ static void conclude(struct holder *h) {
         result->outcome = OUTCOME_RAN;
         if (!h->tree_dead) {
             pass_on(h, result->status);
-            name_left_behind(h);
+            tree_names(getpid(), h->shared->result.left_behind, sizeof h->shared->result.left_behind);
         }
     }
     atomic_store(&h->shared->phase, PHASE_ENDED);

@@ -4,6 +4,7 @@
  *     |----- ttl/3 -----------|----- retries ------------|---- grace ------|-kill-|--- margin ----|
  *
  * TERM must not come before a renewal had its chance, which bounds the grace. */
+#include "clock.h"
 #include "run.h"
 #include <string.h>
 
@@ -36,4 +37,14 @@ int settle_times(struct run *run) {
                         grace, ttl_text, room_text, longer);
     }
     return 0;
+}
+
+int64_t told_at(const struct run *run, int64_t safe_ns) {
+    int64_t before_ms = run->kill_ms + (run->options.kill_at_once ? 0 : run->grace_ms);
+    return safe_ns == INT64_MAX ? safe_ns : safe_ns - before_ms * NS_PER_MS;
+}
+
+int64_t look_each_ms(const struct run *run, int64_t left_ns) {
+    int64_t ttl = run->options.common.ttl_ms;
+    return left_ns / NS_PER_MS > ttl / 2 ? ttl / 6 : most(ttl / 24, 10);
 }

@@ -45,6 +45,7 @@ enum run_outcome {
 struct run_result {
     enum run_outcome outcome;
     int code;   /* PAWL_E... of acquire, or of release after the command ran */
+    bool busy;  /* not taken because somebody else has it: told only to whoever looks on */
     int status; /* wait status of CMD, -1: unknown or never started; CANCELLED: the signal that did it */
     int exec_errno;
     bool unproven; /* ran, but the service could not be asked at the end */
@@ -125,6 +126,10 @@ char *nested_chain(const struct run_options *options, pid_t holder, int64_t toke
 /* loss.c: the times at which the tree is told to end, and killed. */
 /* Settles grace_ms and kill_ms; 0, or an exit code after the reason was printed. */
 int settle_times(struct run *run);
+/* When the tree is told to end (or killed, where it is not told), of a lock that is safe until then. */
+int64_t told_at(const struct run *run, int64_t safe_ns);
+/* Renewals are due at ttl/3; when one is late, each look counts. */
+int64_t look_each_ms(const struct run *run, int64_t left_ns);
 
 /* report.c: everything that is printed, and the exit code. None of these blocks while the lock is held. */
 int report_end(const struct run *run, const struct run_result *result);

@@ -179,3 +179,15 @@ void tree_kill(pid_t leader, struct tree_death *ret) {
         sigtimedwait(&chld, NULL, &(struct timespec){.tv_nsec = round < 100 ? 1000000 : 10000000});
     }
 }
+
+void tree_names(pid_t root, char *ret, size_t size) {
+    struct tree_entry *entries;
+    size_t n = tree_list(root, &entries), length = 0;
+    for (size_t i = 0; i < n && length < size - 48; i++) {
+        char name[16], state = process_state(entries[i].pid, NULL, NULL, NULL, name);
+        if (state && state != 'Z')
+            length += (size_t)snprintf(ret + length, size - length, "%s%s (pid %d)", length ? ", " : "", name,
+                                       (int)entries[i].pid);
+    }
+    free(entries);
+}

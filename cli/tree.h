@@ -16,6 +16,8 @@ struct tree_entry {
 /* Everything below root, parents before children; the number of entries. *ret is to be freed. What is forked meanwhile
  * may be missing. */
 size_t tree_list(pid_t root, struct tree_entry **ret);
+/* "sleep (pid 4711), sh (pid 4712)": what runs below root, as far as there is room. ret is untouched if nothing does. */
+void tree_names(pid_t root, char *ret, size_t size);
 /* Sends sig to everything below root (group > 0: only to members of that process group), and SIGCONT after it if
  * `wake`, so that a stopped process acts on it. Returns the number of processes reached. */
 size_t tree_signal(pid_t root, int sig, pid_t group, int wake);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -144,6 +145,24 @@ static void test_too_late_and_no_word_of_the_undo(void **state) {
     says("granted too late");
     says("ttl of 300 ms");
     pawl_close(a);
+}
+
+/* What is left is less than a command may need to end: it is not started only to be ended at once. */
+static void test_too_late_for_a_command(void **state) {
+    (void)state;
+    char command[600], file[128];
+    pawl_client *a = client_new();
+    must_release(must_take(a, "late"));
+    pawl_close(a);
+    for (int i = 0; i < N; i++) proxy_delay(ways[i], PROXY_TO_CLIENT, 200);
+    snprintf(file, sizeof file, "%s/started", three[0].dir);
+    snprintf(command, sizeof command, "'%s' run -n -t 320ms -u '%s' late -- touch %s 2>&1", getenv("PAWL_BIN"), url,
+             file);
+    FILE *output = popen(command, "r");
+    error.text[fread(error.text, 1, sizeof error.text - 1, output)] = 0;
+    assert_int_equal(pclose(output), 124 << 8);
+    says("granted too late");
+    assert_int_equal(access(file, F_OK), -1);
 }
 
 /* A minority that is stopped costs one time limit (50 ms here) once, and a down one nothing. */
@@ -309,6 +328,7 @@ int main(void) {
         TEST(test_a_slow_first_start),
         TEST(test_too_late),
         TEST(test_too_late_and_no_word_of_the_undo),
+        TEST(test_too_late_for_a_command),
         TEST(test_hung_minority),
         TEST(test_all_take_part),
         TEST(test_one_round_trip),
