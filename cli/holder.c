@@ -101,8 +101,7 @@ static void not_taken(struct holder *h, int code, const pawl_error *error) {
     result->outcome = OUTCOME_NOT_TAKEN;
     result->code = code;
     snprintf(result->text, sizeof result->text, "%s", *error->text ? error->text : pawl_strerror(code));
-    result->busy = strncmp(error->text, "busy", 4) == 0;
-    if (result->busy) name_holder(h, code);
+    if (code == PAWL_EBUSY || code == PAWL_ETIMEOUT) name_holder(h, code);
     if (code != PAWL_ECANCELLED) return;
     result->outcome = OUTCOME_CANCELLED;
     int sig = read_front(h);
@@ -174,7 +173,7 @@ static bool in_time(struct holder *h) {
              "granted too late: %lld ms are left of a ttl of %lld ms, no more than the command may need to end; "
              "use a larger ttl",
              (long long)pawl_remaining_ms(h->lock), (long long)h->run->options.common.ttl_ms);
-    not_taken(h, PAWL_ETIMEOUT, &error);
+    not_taken(h, PAWL_EUNREACHABLE, &error);
     return false;
 }
 

@@ -77,7 +77,7 @@ static int report_not_taken(const struct run *run, const struct run_result *resu
     int code = exit_code(result->code);
     if (result->code != PAWL_EBUSY && result->code != PAWL_ETIMEOUT)
         return complain(code, run->options.name, "%s", result->text);
-    if (!result->busy || (run->stderr_terminal && !messages.quiet) || messages.verbose)
+    if ((run->stderr_terminal && !messages.quiet) || messages.verbose)
         complain(code, run->options.name, "%s", result->text);
     return run->options.conflict_code >= 0 ? run->options.conflict_code : code;
 }

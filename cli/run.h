@@ -45,7 +45,6 @@ enum run_outcome {
 struct run_result {
     enum run_outcome outcome;
     int code;   /* PAWL_E... of acquire, or of release after the command ran */
-    bool busy;  /* not taken because somebody else has it: told only to whoever looks on */
     int status; /* wait status of CMD, -1: unknown or never started; CANCELLED: the signal that did it */
     int exec_errno;
     bool unproven; /* ran, but the service could not be asked at the end */
