@@ -66,6 +66,10 @@ enum bk_says lease_begin(struct bk_session *s, struct bk_life *life, struct bk_u
                          pawl_error *error);
 enum bk_says lease_end(struct bk_session *s, struct bk_life *life, struct bk_until until, pawl_error *error);
 void lease_free(struct bk_life *life);
+/* What is left of anybody's lease, in whole seconds as the service tells it; -1: it is over. FAULT: that is not told.
+ */
+enum bk_says lease_left(struct bk_session *s, int64_t id, struct bk_until until, int64_t *ret_left_ms,
+                        pawl_error *error);
 enum bk_says lease_renew(struct bk_session *s, struct bk_life *const lives[], int n, struct bk_until until,
                          enum bk_says ret[], int64_t ret_left_ms[], pawl_error *error);
 

@@ -27,6 +27,21 @@ static enum bk_says keep_alive(struct bk_session *s, int64_t id, struct bk_until
     return BK_YES;
 }
 
+enum bk_says lease_left(struct bk_session *s, int64_t id, struct bk_until until, int64_t *ret_left_ms,
+                        pawl_error *error) {
+    Pb__LeaseTimeToLiveRequest request = PB__LEASE_TIME_TO_LIVE_REQUEST__INIT;
+    struct grpc_reply reply;
+    request.id = id;
+    enum bk_says says = call(s, "/etcdserverpb.Lease/LeaseTimeToLive", &request.base, until, &reply, NULL, error);
+    if (says != BK_YES) return says;
+    Pb__LeaseTimeToLiveResponse *answer = pb__lease_time_to_live_response__unpack(NULL, reply.size, reply.body);
+    free(reply.body);
+    if (!answer) return nonsense(s, error);
+    *ret_left_ms = answer->ttl < 0 ? -1 : in_ms(answer->ttl);
+    pb__lease_time_to_live_response__free_unpacked(answer, NULL);
+    return BK_YES;
+}
+
 /* What its user should know: error's text without a code. */
 static void remark(const struct bk_session *s, int64_t asked_ms, int64_t granted_ms, pawl_error *error) {
     const char *node = http2_node(s->h);

@@ -4,15 +4,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool show(struct bk_session *s, const Pb__KeyValue *kv, const struct base *base, const char *name, int place,
+#define LEASES_MAX 64 /* each is a question of its own */
+
+/* What is left of the leases of holders, of the first ones that are met. */
+struct lefts {
+    int64_t lease[LEASES_MAX], ms[LEASES_MAX];
+    int n;
+};
+
+static int64_t left_of(const struct lefts *lefts, int64_t lease) {
+    for (int i = 0; i < lefts->n; i++)
+        if (lefts->lease[i] == lease) return lefts->ms[i];
+    return -1;
+}
+
+static bool is_known(const struct lefts *lefts, int64_t lease) {
+    for (int i = 0; i < lefts->n; i++)
+        if (lefts->lease[i] == lease) return true;
+    return false;
+}
+
+static bool show(const Pb__KeyValue *kv, const struct base *base, const char *name, int place, int64_t left_ms,
                  bk_each *each, void *data) {
     char about[257] = "";
-    (void)s;
     if (kv->value.len > 0 && kv->value.len < sizeof about) memcpy(about, kv->value.data, kv->value.len);
     struct bk_record record = {.name = name,
                                .about = about,
                                .token = (uint64_t)(base->base + kv->create_revision),
-                               .left_ms = -1,
+                               .left_ms = left_ms,
                                .place = place};
     return each(&record, data);
 }
@@ -31,11 +50,33 @@ static int by_name_and_age(const void *a, const void *b) {
     return order ? order : (x->create_revision > y->create_revision) - (x->create_revision < y->create_revision);
 }
 
+static bool same_lock(const Pb__KeyValue *a, const Pb__KeyValue *b) {
+    return of_lock(a) == of_lock(b) && memcmp(a->key.data, b->key.data, of_lock(a)) == 0;
+}
+
+static enum bk_says ask_lefts(struct bk_session *s, const Pb__RangeResponse *all, struct bk_until until,
+                              struct lefts *lefts, pawl_error *error) {
+    pawl_error denied = PAWL_ERROR_INIT;
+    for (size_t i = 0; i < all->n_kvs && lefts->n < LEASES_MAX; i++) {
+        const Pb__KeyValue *kv = all->kvs[i];
+        if (!kv->lease || (i && same_lock(kv, all->kvs[i - 1])) || is_known(lefts, kv->lease)) continue;
+        lefts->lease[lefts->n] = kv->lease;
+        lefts->ms[lefts->n] = -1;
+        enum bk_says says = lease_left(s, kv->lease, until, &lefts->ms[lefts->n], &denied);
+        if (says == BK_UNKNOWN) error_copy(error, &denied);
+        if (says == BK_UNKNOWN) return says;
+        if (says == BK_FAULT) break;
+        lefts->n++;
+    }
+    return BK_YES;
+}
+
 enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
                           pawl_error *error) {
     char from[LOCK_SIZE], to[LOCK_SIZE], base_text[PREFIX_MAX + 16], shown[NAME_BYTES + 1], last[NAME_BYTES + 1] = "";
     struct asking a;
     struct base base = {0};
+    struct lefts lefts = {.n = 0};
     AUTO_TXN answer = NULL;
     if (name) place_lock(&s->bk->place, name, strlen(name), from);
     else strcpy(from, s->bk->place.prefix);
@@ -53,11 +94,14 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     if (!all || !answer->succeeded) return nonsense(s, error);
     if (!s->bk->place.bare) base_parse(range_at(answer, 1), &base);
     if (all->n_kvs) qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_name_and_age);
+    says = ask_lefts(s, all, until, &lefts, error);
+    if (says != BK_YES) return says;
     for (size_t i = 0, place = 0; i < all->n_kvs; i++) {
         if (!place_name(&s->bk->place, all->kvs[i]->key.data, all->kvs[i]->key.len, shown)) continue;
         place = strcmp(shown, last) == 0 ? place + 1 : 0;
         strcpy(last, shown);
-        if (!show(s, all->kvs[i], &base, shown, (int)place, each, data)) break;
+        int64_t left_ms = place ? -1 : left_of(&lefts, all->kvs[i]->lease);
+        if (!show(all->kvs[i], &base, shown, (int)place, left_ms, each, data)) break;
     }
     return BK_YES;
 }

@@ -59,6 +59,7 @@ ctl() { etcdctl --endpoints "${at[$1]}:${port[$1]}" --command-timeout 30s "${@:2
     planted "etcd: a user, but authentication is off" "E10 warning" -w 60s "${url/etcd:\/\//etcd://app:secret@}"
     planted "any: correctness is asked of what may grant twice" "C05 unsafe" -w 60s --for correctness "$url"
     kill -KILL "${member[2]}"
+    until_ok 60 ctl 0 endpoint health # it may have been the leader
     planted "etcd: a member is down" "+E03 warning" -w 60s "$url"
     kill -STOP "${member[1]}"
     run --separate-stderr pawl doctor -w 8s "$url"

@@ -120,6 +120,77 @@ static void test_names_that_begin_alike_do_not_meet(void **state) {
     pawl_close(c);
 }
 
+/* --- one that waits --- */
+
+static int count_waiting(const pawl_entry *entry, void *data) {
+    *(int *)data += !entry->held;
+    return 0;
+}
+
+static bool somebody_waits(void *client) {
+    int n = 0;
+    return pawl_inspect(client, "n", 10000, count_waiting, &n, NULL) == PAWL_OK && n == 1;
+}
+
+static struct proxy *way;
+static bool asked_anew(void *connections) { return proxy_connections(way) > *(int *)connections; }
+
+static void must_be_granted(pawl_client *c, pawl_lock *lock) {
+    pawl_event event = PAWL_EVENT_INIT;
+    struct pollfd p = {.fd = pawl_event_fd(c), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 30000), 1);
+    assert_int_equal(pawl_next_event(c, &event), 1);
+    if (event.type != PAWL_GRANTED) fail_msg("event %d: %s", event.type, event.text);
+    assert_int_equal(pawl_release(lock, 5000, NULL), PAWL_OK);
+}
+
+/* Queueing up whose reply comes late makes no second key, and the one that there is leads. */
+static void test_queued_twice(void **state) {
+    (void)state;
+    char at[64];
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_lock *waiting;
+    way = proxy_start(members[0].port);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d/locks/", proxy_port(way));
+    pawl_client *c = client(at, 60000), *d = client(url, 60000);
+    pawl_release(take(c, "warm", 5000), 5000, NULL);
+    pawl_lock *lock = take(d, "n", 5000);
+    int connections = proxy_connections(way);
+    proxy_delay(way, PROXY_TO_CLIENT, 200);
+    assert_int_equal(pawl_acquire_start(c, "n", NULL, NULL, &waiting, &error), PAWL_OK);
+    assert_true(server_until(somebody_waits, d, 30000)); /* and does not know it yet */
+    proxy_cut(way, false);
+    proxy_delay(way, PROXY_TO_CLIENT, 0);
+    assert_true(server_until(asked_anew, &connections, 30000));
+    await_keys(2);
+    assert_int_equal(pawl_release(lock, 5000, NULL), PAWL_OK);
+    must_be_granted(c, waiting);
+    assert_int_equal(locks_keys("/locks/n/"), 0);
+    pawl_close(c);
+    pawl_close(d);
+    proxy_stop(way);
+}
+
+/* Its own key is looked at while it waits: who loses it queues up again. */
+static void test_a_place_in_line_that_is_removed(void **state) {
+    (void)state;
+    char key[256];
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_lock *waiting;
+    pawl_client *c = client(url, 60000), *d = client(url, 60000);
+    pawl_lock *lock = take(d, "n", 5000);
+    assert_int_equal(pawl_acquire_start(c, "n", NULL, NULL, &waiting, &error), PAWL_OK);
+    await_keys(2);
+    snprintf(key, sizeof key, "%s",
+             etcdctl("get --prefix --keys-only --sort-by CREATE --order DESCEND --limit 1 /locks/n/"));
+    key[strcspn(key, "\n")] = 0;
+    shell("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:%d del '%s' >/dev/null", members[0].port, key);
+    assert_int_equal(pawl_release(lock, 5000, NULL), PAWL_OK);
+    must_be_granted(c, waiting);
+    pawl_close(c);
+    pawl_close(d);
+}
+
 /* --- many --- */
 
 static double asked(void) {
@@ -278,6 +349,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_one_line_with_etcdctl_and_the_lock_service, one, teardown),
         cmocka_unit_test_setup_teardown(test_the_prefix_of_another_program, one, teardown),
         cmocka_unit_test_setup_teardown(test_names_that_begin_alike_do_not_meet, one, teardown),
+        cmocka_unit_test_setup_teardown(test_queued_twice, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_place_in_line_that_is_removed, one, teardown),
         cmocka_unit_test_setup_teardown(test_each_release_wakes_one, one, teardown),
         cmocka_unit_test_setup_teardown(test_no_hand_over_stalls, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_waiter_whose_lease_ended_is_not_served_with_it, one, teardown),

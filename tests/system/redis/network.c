@@ -256,6 +256,42 @@ static void test_a_late_duplicate(void **state) {
     must(pawl_release(next, 10000, &error));
 }
 
+static bool one_in_line(void *data) {
+    (void)data;
+    return server_redis_int(server.port, "ZCARD pawl:%%q:n") == 1;
+}
+
+static bool asked_anew(void *connections) { return proxy_connections(proxy) > *(int *)connections; }
+
+/* Queueing up whose reply comes late, or is heard by the server twice, makes no second entry, and no dead one. */
+static void test_queued_twice(void **state) {
+    (void)state;
+    pawl_lock *lock, *waiting;
+    pawl_event event = PAWL_EVENT_INIT;
+    must(take(far, "warm", 10000, &lock));
+    must(pawl_release(lock, 10000, &error));
+    must(take(near, "n", 10000, &lock));
+    int connections = proxy_connections(proxy);
+    proxy_delay(proxy, PROXY_TO_CLIENT, 1000);
+    must(pawl_acquire_start(far, "n", NULL, NULL, &waiting, &error));
+    assert_true(server_until(one_in_line, NULL, 30000)); /* and does not know it */
+    proxy_cut(proxy, false);
+    proxy_delay(proxy, PROXY_TO_CLIENT, 0);
+    assert_true(server_until(asked_anew, &connections, 30000)); /* over another connection */
+    proxy_replay(proxy);                                        /* its last question, once more */
+    assert_true(server_until(one_in_line, NULL, 30000));
+    must(pawl_release(lock, 10000, &error));
+    struct pollfd p = {.fd = pawl_event_fd(far), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 30000), 1); /* the ttl is as long, and the entry of a dead one half a second */
+    assert_int_equal(pawl_next_event(far, &event), 1);
+    if (event.type != PAWL_GRANTED) fail_msg("event %d: %s", event.type, event.text);
+    must(pawl_verify(waiting, 10000, &error));
+    must(pawl_release(waiting, 10000, &error));
+    must(take(near, "n", 10000, &lock)); /* nobody else is left in line */
+    must(pawl_release(lock, 10000, &error));
+    assert_int_equal(server_redis_int(server.port, "EXISTS pawl:n pawl:%%q:n"), 0);
+}
+
 static int64_t clock_of_server(void) { return server_redis_int(server.port, "EVAL return(redis.call('TIME')[1]+0) 0"); }
 
 static void test_the_servers_clock_steps(void **state) {
@@ -303,12 +339,19 @@ static void test_the_server_has_no_ear(void **state) {
 int main(void) {
     signal(SIGPIPE, SIG_DFL);
     const struct CMUnitTest tests[] = {
-        CASE(the_reply_is_lost),       CASE(a_silent_server),
-        CASE(a_host_that_vanished),    CASE(a_hiccup),
-        CASE(all_connections_break),   CASE(lost_and_taken_again),
-        CASE(a_slow_network),          CASE(a_late_duplicate),
-        CASE(the_servers_clock_steps), CASE(the_server_has_no_ear),
-        CASE(gone_while_it_waits),     CASE(a_ttl_shorter_than_the_round_trip),
+        CASE(the_reply_is_lost),
+        CASE(a_silent_server),
+        CASE(a_host_that_vanished),
+        CASE(a_hiccup),
+        CASE(all_connections_break),
+        CASE(lost_and_taken_again),
+        CASE(a_slow_network),
+        CASE(a_late_duplicate),
+        CASE(the_servers_clock_steps),
+        CASE(the_server_has_no_ear),
+        CASE(gone_while_it_waits),
+        CASE(a_ttl_shorter_than_the_round_trip),
+        CASE(queued_twice),
     };
     return cmocka_run_group_tests_name("redis network", tests, NULL, NULL);
 }
