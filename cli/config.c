@@ -33,7 +33,6 @@ struct section {
     const char *file;
     char *value[N_KEYS];
     int line[N_KEYS];
-    bool found;
 };
 
 static void wipe(char *text) {
@@ -41,8 +40,9 @@ static void wipe(char *text) {
     free(text);
 }
 
-static void section_free(struct section *section) {
+static void section_clear(struct section *section) {
     for (int i = 0; i < N_KEYS; i++) wipe(section->value[i]);
+    *section = (struct section){.file = section->file};
 }
 
 void config_free(struct config *config) {
@@ -69,8 +69,8 @@ static int unknown_key(const char *file, int line, const char *key) {
                     nearest.word ? "; did you mean '" : "", nearest.word ? nearest.word : "", nearest.word ? "'?" : "");
 }
 
-/* "key = value" into the section, if it is the one that is wanted. */
-static int read_pair(struct section *into, bool wanted, char *text, int line, bool *secret) {
+/* "key = value" into the section. */
+static int read_pair(struct section *into, char *text, int line, bool *secret) {
     char *equals = strchr(text, '=');
     if (!equals) return complain(EXIT_FAILED, NULL, "%s line %d: neither key = value nor [profile]", into->file, line);
     *equals = 0;
@@ -90,41 +90,12 @@ static int read_pair(struct section *into, bool wanted, char *text, int line, bo
         if (shown && strcmp(shown, value) != 0) *secret = true;
         free(shown);
     }
-    if (!wanted) return 0;
     if (into->value[i])
         return complain(EXIT_FAILED, NULL, "%s line %d: %s is already given in line %d", into->file, line, key,
                         into->line[i]);
     into->line[i] = line;
     into->value[i] = strdup(value);
     return into->value[i] ? 0 : complain(EXIT_FAILED, NULL, "out of memory");
-}
-
-static int read_lines(FILE *in, const char *profile, struct section *into, bool *secret) {
-    char *text = NULL;
-    size_t size = 0;
-    bool wanted = !profile;
-    int line = 0, code = 0;
-    while (code == 0 && getline(&text, &size, in) >= 0) {
-        char *at = trim(text);
-        line++;
-        if (!*at || *at == '#' || *at == ';') continue;
-        if (*at == '[') {
-            size_t n = strlen(at);
-            if (n < 3 || at[n - 1] != ']') {
-                code = complain(EXIT_FAILED, NULL, "%s line %d: a profile is [name]", into->file, line);
-                break;
-            }
-            at[n - 1] = 0;
-            wanted = profile && strcmp(trim(at + 1), profile) == 0;
-            into->found = into->found || wanted;
-        } else {
-            code = read_pair(into, wanted, at, line, secret);
-        }
-    }
-    if (text)
-        explicit_bzero(text, size); /* all of it: an empty file leaves it without an end, a long line behind others */
-    free(text);
-    return code;
 }
 
 static int check_mode(FILE *in, const char *file) {
@@ -224,23 +195,61 @@ static int merge(const struct section *section, struct config *config) {
     return code ? code : either(section, KEY_LOG, "text", "json", &config->log_json);
 }
 
-/* *ret_found is set if the file has the section. A file that is not there is 0, unless it must be. */
-static int read_file(const char *file, const char *profile, bool must, struct config *config, bool *ret_found) {
+/* What was read of a section goes into *config, if it is the one that is wanted; it must be right in any case. */
+static int end_section(struct section *section, bool wanted, struct config *config) {
+    struct config unused = CONFIG_INIT;
+    int code = merge(section, wanted ? config : &unused);
+    config_free(&unused);
+    section_clear(section);
+    return code;
+}
+
+/* *ret_found is set if the file has the section. */
+static int read_lines(FILE *in, const char *profile, const char *file, struct config *config, bool *secret,
+                      bool *ret_found) {
     struct section section = {.file = file};
+    char *text = NULL;
+    size_t size = 0;
+    bool wanted = !profile;
+    int line = 0, code = 0;
+    while (code == 0 && getline(&text, &size, in) >= 0) {
+        char *at = trim(text);
+        line++;
+        if (!*at || *at == '#' || *at == ';') continue;
+        if (*at == '[') {
+            size_t n = strlen(at);
+            code = end_section(&section, wanted, config);
+            if (code == 0 && (n < 3 || at[n - 1] != ']'))
+                code = complain(EXIT_FAILED, NULL, "%s line %d: a profile is [name]", file, line);
+            if (code) break;
+            at[n - 1] = 0;
+            wanted = profile && strcmp(trim(at + 1), profile) == 0;
+            *ret_found = *ret_found || wanted;
+        } else {
+            code = read_pair(&section, at, line, secret);
+        }
+    }
+    if (code == 0) code = end_section(&section, wanted, config);
+    section_clear(&section);
+    if (text)
+        explicit_bzero(text, size); /* all of it: an empty file leaves it without an end, a long line behind others */
+    free(text);
+    return code;
+}
+
+/* A file that is not there is 0, unless it must be. */
+static int read_file(const char *file, const char *profile, bool must, struct config *config, bool *ret_found) {
     bool secret = false;
     FILE *in = fopen(file, "re");
     if (!in && !must && (errno == ENOENT || errno == ENOTDIR)) return 0;
     if (!in)
         return complain(EXIT_FAILED, NULL, "cannot read the configuration %s: %s (HOME or PAWL_CONFIG names it)", file,
                         strerror(errno));
-    int code = read_lines(in, profile, &section, &secret);
+    int code = read_lines(in, profile, file, config, &secret, ret_found);
     if (code == 0 && ferror(in))
         code = complain(EXIT_FAILED, NULL, "cannot read the configuration %s: %s", file, strerror(errno));
     if (code == 0 && secret) code = check_mode(in, file);
-    if (code == 0) code = merge(&section, config);
-    if (section.found) *ret_found = true;
     fclose(in);
-    section_free(&section);
     return code;
 }
 

@@ -228,6 +228,13 @@ static int hide_secret(struct common *common, const char *name) {
 static int settle_url(const struct verb *verb, struct common *common, const char *option, struct config *config) {
     const char *environment = getenv("PAWL_URL");
     if (!(environment && *environment)) environment = NULL;
+    if (option && environment && *environment != '@') { /* not for us, nor for the command */
+        char *copy = hide((char *)environment);
+        if (copy && setenv("PAWL_URL", environment, 1))
+            return complain(EXIT_FAILED, NULL, "%s: out of memory", verb->name);
+        if (copy) explicit_bzero(copy, strlen(copy));
+        free(copy);
+    }
     common->url = option ? option : environment;
     common->from = option ? "-u" : "PAWL_URL";
     const char *profile = common->url && *common->url == '@' ? common->url + 1 : NULL;

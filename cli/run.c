@@ -54,10 +54,10 @@ static int settle_mode(struct run_options *options, const struct raw *raw) {
 static int settle_command(struct run_options *options, int n, char **words) {
     static char path[] = "/bin/sh", option[] = "-c", *shell[] = {path, option, NULL, NULL};
     options->name = words[0];
-    if (n > 1 && strcmp(words[1], "-c") == 0) {
-        if (n != 3)
-            return complain(EXIT_FAILED, options->name,
-                            n < 3 ? "-c needs a command string" : "-c takes one string; '%s' is too much", words[3]);
+    if (n > 1 && (strcmp(words[1], "-c") == 0 || strcmp(words[1], "--command") == 0)) {
+        if (n < 3) return complain(EXIT_FAILED, options->name, "%s needs a command string", words[1]);
+        if (n > 3)
+            return complain(EXIT_FAILED, options->name, "%s takes one string; '%s' is too much", words[1], words[3]);
         shell[2] = words[2];
         options->command = shell;
         return 0;

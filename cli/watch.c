@@ -35,7 +35,7 @@ static int see(const pawl_entry *entry, void *data) {
     if (entry->since_ms) {
         char duration[32];
         int64_t ms = clock_wall_us() / 1000 - entry->since_ms;
-        format_duration(ms > 0 ? ms / 1000 * 1000 : 0, duration, sizeof duration);
+        format_duration(ms < 1000 ? ms * (ms > 0) : ms / 1000 * 1000, duration, sizeof duration);
         snprintf(since, sizeof since, " for %s", duration);
     }
     if (entry->user) snprintf(at, sizeof at, ", %.32s@%.64s", entry->user, entry->host ? entry->host : "?");

@@ -417,7 +417,7 @@ int lock_step(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *erro
     bool woken = atomic_exchange(&l->woken, false);
     if (!atomic_load(&l->admitted)) {
         l->ask_at_ns = now;
-        return now >= l->give_up_ns ? lock_busy(l, true, error) : STEP_WAIT;
+        return l->is_try || now >= l->give_up_ns ? lock_busy(l, true, error) : STEP_WAIT;
     }
     if (now >= l->give_up_ns && l->contact && !l->unanswered) return lock_busy(l, false, error);
     if (!woken && now < l->ask_at_ns) return STEP_WAIT;
@@ -426,7 +426,7 @@ int lock_step(pawl_lock *l, int64_t question_ms, int cancel_fd, pawl_error *erro
 }
 
 int64_t lock_next_step_ns(const pawl_lock *l) {
-    return atomic_load(&l->admitted) ? earlier(l->ask_at_ns, l->give_up_ns) : l->give_up_ns;
+    return l->is_try || atomic_load(&l->admitted) ? earlier(l->ask_at_ns, l->give_up_ns) : l->give_up_ns;
 }
 
 /* --- release and undo --- */

@@ -52,7 +52,7 @@ int names_enter_locked(pawl_lock *l) {
         admit(n, l);
         return PAWL_OK;
     }
-    if (l->is_try) return PAWL_EBUSY;
+    if (l->is_try && !l->event_form) return PAWL_EBUSY; /* else its first step says so, as an event */
     l->name_entry = n;
     l->name_previous = n->last;
     l->name_next = NULL;

@@ -116,7 +116,7 @@ static int open_counter(struct place *place, pawl_error *error) {
     for (int made = 0;; made++) {
         fd = place_openat(place, COUNTER_FILE, 0);
         if (fd >= 0) break;
-        if (errno != ENOENT || made == 100) return failed(place, "open the token counter", error);
+        if (errno != ENOENT || made == 100) return place_unopened(place, COUNTER_FILE, "token counter", error);
         int code = create(place, error);
         if (code) return code;
     }

@@ -52,16 +52,6 @@ static void head_of(const char *name, size_t length, char ret[HEAD_SIZE]) {
     strcat(ret, "\n");
 }
 
-static int open_failed(const struct place *place, const char *file, pawl_error *error) {
-    const char *why = errno == ELOOP                      ? "is a symbolic link"
-                      : errno == EISDIR                   ? "is a directory"
-                      : errno == ENXIO || errno == ENODEV ? "is not a regular file"
-                      : errno == ETXTBSY                  ? "is a running program"
-                                                          : NULL;
-    if (why) return error_set(error, PAWL_EUNSAFE, file, "the lock file %s/%s %s; refused", place->dir, file, why);
-    return place_errno(place, file, "open the lock file", error);
-}
-
 static int inspect(const struct place *place, struct lockfile *file, pawl_error *error) {
     struct stat st;
     if (fstat(file->fd, &st) != 0) return place_errno(place, file->file, "look at the lock file", error);
@@ -84,7 +74,7 @@ int lockfile_open(struct place *place, const char *name, size_t length, struct l
     for (int made = 0;; made++) {
         file.fd = place_openat(place, file.file, 0);
         if (file.fd >= 0) break;
-        if (errno != ENOENT || made == 100) return open_failed(place, file.file, error);
+        if (errno != ENOENT || made == 100) return place_unopened(place, file.file, "lock file", error);
         char head[HEAD_SIZE];
         head_of(name, length, head);
         int code = place_refresh(place, error);

@@ -314,6 +314,18 @@ int place_openat(const struct place *place, const char *file, int flags) {
         openat(place->fd, file, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0600));
 }
 
+int place_unopened(const struct place *place, const char *file, const char *what, pawl_error *error) {
+    const char *why = errno == ELOOP                      ? "is a symbolic link"
+                      : errno == EISDIR                   ? "is a directory"
+                      : errno == ENXIO || errno == ENODEV ? "is not a regular file"
+                      : errno == ETXTBSY                  ? "is a running program"
+                                                          : NULL;
+    if (why) return error_set(error, PAWL_EUNSAFE, file, "the %s %s/%s %s; refused", what, place->dir, file, why);
+    char attempted[64];
+    snprintf(attempted, sizeof attempted, "open the %s", what);
+    return place_errno(place, file, attempted, error);
+}
+
 bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino, int64_t *ret_size) {
     struct statx st;
     if (statx(fd, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_SIZE, &st) != 0) return false;

@@ -53,6 +53,9 @@ int place_above_two(int fd);
 /* openat for reading and writing, without following links, waiting, or becoming a terminal's; never 0, 1 or 2: who
  * starts without them must not print into a lock file. */
 int place_openat(const struct place *place, const char *file, int flags);
+/* Why it could not, from errno; `what`: "lock file". PAWL_EUNSAFE if it is no regular file. */
+int place_unopened(const struct place *place, const char *file, const char *what, pawl_error *error);
+
 /* Device, inode and size of what a path leads to, links not followed; fd AT_FDCWD or a directory. Asks for no times: on
  * kernels with fine-grained time stamps a file whose times were asked for pays for new ones at its next write. */
 bool place_inode(int fd, const char *path, dev_t *ret_dev, ino_t *ret_ino, int64_t *ret_size);

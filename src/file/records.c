@@ -208,10 +208,11 @@ static bool look(struct place *place, const char *file, const char *name, const 
         add_foreign(locks, &st, &found);
         if (name) go_on = show(name, &found, each, data);
     }
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_size == 0 || lockfile_headed(fd))) {
-        if (!name && name_is_short(file) && lockfile_name(fd, own_name)) name = own_name;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        bool headed = lockfile_headed(fd) > 0; /* else only the kernel knows who locks it */
+        if (!name && headed && name_is_short(file) && lockfile_name(fd, own_name)) name = own_name;
         if (!name && name_decode(file, own_name)) name = own_name;
-        int slots = lockfile_slots(st.st_size);
+        int slots = headed ? lockfile_slots(st.st_size) : 0;
         for (int i = 0; i < slots; i++)
             if (lockfile_read(fd, i, &slot) && lockfile_living(fd, &slot)) add(&found, &slot);
         drop_former(&found);

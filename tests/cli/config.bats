@@ -110,6 +110,15 @@ END
     printf '[p]\nzebra = 1\n' | configure # a profile that nobody asked for is read as well
     run --separate-stderr -125 pawl who n
     in_stderr "$config line 2: unknown key 'zebra'"
+    printf 'url = file:a\n[p]\nttl = 5x\n' | configure
+    run --separate-stderr -125 pawl who n
+    in_stderr "$config line 3: ttl: must be a duration"
+    printf '[p]\nlabel = a\nlabel = b\n[q]\nurl = file:a\n' | configure
+    run --separate-stderr -125 pawl who -u @q n
+    in_stderr "$config line 3: label is already given in line 2"
+    printf '[p]\nurl = file:a\n[q]\nurl = file:b\nfor = maybe\n' | configure
+    run --separate-stderr -125 pawl who -u @p n
+    in_stderr "$config line 5: for: must be"
 }
 
 @test "a file with a password must not be readable by others" {
@@ -173,6 +182,15 @@ leaves_no_secret() {
     start_with_secret
     until_ok 10 shows environ
     leaves_no_secret
+}
+
+@test "a password in PAWL_URL stays from the command also where -u is used" {
+    export PAWL_URL=redis://app:hush-hush@127.0.0.1:1
+    mkdir "$BATS_TEST_TMPDIR/other"
+    run -0 pawl run -u "file:$BATS_TEST_TMPDIR/other" n printenv PAWL_URL
+    [ "$output" = "redis://app:***@127.0.0.1:1" ]
+    PAWL_URL=@profile run -0 pawl run -u "file:$BATS_TEST_TMPDIR/other" n printenv PAWL_URL
+    [ "$output" = "@profile" ]
 }
 
 @test "a child that finds the URL without its password is told so, and does not fall back" {

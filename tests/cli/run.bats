@@ -68,6 +68,10 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     in_stderr "-c needs a command string"
     run --separate-stderr -125 pawl run n -c 'echo a' b
     in_stderr "-c takes one string; 'b' is too much"
+    run -0 pawl run n --command 'echo $((2 + 3))'
+    [ "$output" = 5 ]
+    run --separate-stderr -125 pawl run n --command
+    in_stderr "--command needs a command string"
 }
 
 @test "mistakes name the culprit and run nothing" {

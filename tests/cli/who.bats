@@ -77,6 +77,28 @@ in_line() { pawl who --json "$1" | jq -e ".waiting | length == $2"; }
     run -1 pawl who report
 }
 
+@test "a locked file that has content of its own is not called free" {
+    file=$BATS_TEST_TMPDIR/locks/mine
+    echo 4711 >"$file"
+    run -1 pawl who mine
+    exec {held}<"$file"
+    flock "$held"
+    run -0 pawl who mine
+    run -0 pawl ls
+    [[ $output == *mine* ]]
+    run --separate-stderr -119 pawl run -n mine true
+    exec {held}<&-
+    run -1 pawl who mine
+    mkfifo "$BATS_TEST_TMPDIR/end"
+    "${PAWL_BIN:-pawl}" run n sh -c 'touch "$1/up"; read -r _ <"$1/end"' sh "$BATS_TEST_TMPDIR" 3>&- &
+    holder=$!
+    until_ok 10 test -e "$BATS_TEST_TMPDIR/up"
+    echo overwritten >"$BATS_TEST_TMPDIR/locks/n"
+    run -0 pawl who n
+    echo >"$BATS_TEST_TMPDIR/end"
+    wait "$holder" || true
+}
+
 @test "shared holders are counted" {
     hold -s n
     hold -s n

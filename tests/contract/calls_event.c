@@ -42,6 +42,26 @@ static void event_of_a_grant(void **state) {
     pawl_close(client);
 }
 
+/* Busy is told by an event, whoever is in the way: another client, or this very one. */
+static void event_of_a_try(void **state) {
+    struct suite *suite = *state;
+    pawl_client *a = call_open(suite), *b = call_open(suite);
+    pawl_lock *held = call_acquire(a, "event-try", 0);
+    for (int i = 0; i < 2; i++) {
+        pawl_client *client = i ? b : a;
+        pawl_lock *lock = start(client, "event-try", 0, 0, NULL);
+        pawl_event event = next_event(client, AWAIT_MS);
+        assert_int_equal(event.type, PAWL_FAILED);
+        assert_int_equal(event.code, PAWL_EBUSY);
+        assert_ptr_equal(event.lock, lock);
+        assert_int_equal(pawl_release(lock, AWAIT_MS, NULL), PAWL_OK);
+    }
+    call_release(held);
+    assert_int_equal(call_try(a, "event-try"), PAWL_OK);
+    pawl_close(a);
+    pawl_close(b);
+}
+
 static void event_after_waiting(void **state) {
     struct suite *suite = *state;
     pawl_client *a = call_open(suite), *b = call_open(suite);
@@ -187,6 +207,7 @@ static void no_descriptor_remains(void **state) {
 const struct contract_case event_cases[] = {
     CASE(event_of_a_grant, ALWAYS),
     CASE(event_after_waiting, ALWAYS),
+    CASE(event_of_a_try, ALWAYS),
     CASE(event_of_a_failure, ALWAYS),
     CASE(release_cancels_what_is_pending, ALWAYS),
     CASE(many_at_once, ALWAYS),

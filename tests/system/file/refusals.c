@@ -50,6 +50,11 @@ static void not_a_regular_file(void **state) {
     refused("pipe", PAWL_EUNSAFE, "not a regular file");
     refused("folder", PAWL_EUNSAFE, "is a directory");
     refused("second", PAWL_EUNSAFE, "more than one link");
+    assert_int_equal(shell("rm -f %s/.pawl.tokens; ln -s target %s/.pawl.tokens", dir, dir), 0);
+    refused("x", PAWL_EUNSAFE, "the token counter");
+    assert_int_equal(shell("rm %s/.pawl.tokens; mkdir %s/.pawl.tokens", dir, dir), 0);
+    refused("x", PAWL_EUNSAFE, "is a directory; refused");
+    assert_int_equal(shell("rmdir %s/.pawl.tokens", dir), 0);
 }
 
 static void content_is_never_written(void **state) {
