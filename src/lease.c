@@ -66,33 +66,6 @@ static void wake_pending_locked(pawl_client *c, const struct lease *lease) {
         if (l->lease == lease && l->state == LOCK_PENDING) lock_wake_locked(l);
 }
 
-int lease_begin(pawl_lock *l, struct bk_session *session, struct bk_until until, enum bk_says *ret_says,
-                pawl_error *error) {
-    pawl_client *c = l->client;
-    struct lease *lease = l->lease;
-    if (c->be->caps.life != BK_LIFE_TTL) return PAWL_OK;
-    pthread_mutex_lock(&c->mutex);
-    enum lease_state state = lease->state;
-    if (state == LEASE_NEW) lease->state = LEASE_BEGINNING;
-    pthread_mutex_unlock(&c->mutex);
-    if (state != LEASE_NEW) return state == LEASE_BEGINNING ? PAWL_EBUSY : PAWL_OK;
-    int64_t sent_ns = client_now(c), left_ms;
-    *error = (pawl_error)PAWL_ERROR_INIT; /* a remark is to be told from old words */
-    *ret_says = c->be->begin_life(session, &lease->bk, until, &left_ms, error);
-    pthread_mutex_lock(&c->mutex);
-    lease->state = *ret_says == BK_YES ? LEASE_ALIVE : LEASE_NEW;
-    if (*ret_says == BK_YES) {
-        /* A service may give more than was asked for, its least: then it is renewed less often. */
-        if (left_ms > lease->bk.ttl_ms) lease->life.ttl_ns = left_ms * NS_PER_MS;
-        life_confirm(&lease->life, sent_ns, left_ms);
-        lease_plan_locked(lease);
-    }
-    wake_pending_locked(c, lease);
-    pthread_mutex_unlock(&c->mutex);
-    if (*ret_says == BK_YES && error->text[0]) observe(l, PAWL_REMARK, PAWL_OK, error->text);
-    return *ret_says == BK_YES ? PAWL_OK : PAWL_EUNREACHABLE;
-}
-
 void lease_plan_locked(struct lease *lease) {
     pawl_client *c = lease->client;
     lease->state = LEASE_ALIVE;
@@ -125,12 +98,88 @@ static void lose_locked(struct lease *lease, int reason, const char *why) {
     unuse_locked(lease);
 }
 
+/* Its deadline passed, but nobody holds what hangs on it: so there is no deadline to keep, and the service's word
+ * decides. Whoever waits asks for it first, and if it lives he stands where he stood. It is asked for by a renewal,
+ * which never makes it again: an answer that is under way still may say that a lock was granted, as the lease was then.
+ */
+static bool unsure_locked(struct lease *lease) {
+    pawl_client *c = lease->client;
+    bool waits = false;
+    for (const pawl_lock *l = c->locks; l; l = l->next) {
+        if (l->lease != lease) continue;
+        if (l->granted) return false;
+        waits = waits || l->state == LOCK_PENDING;
+    }
+    if (lease->own || !waits) return false;
+    heap_remove(&c->leases, &lease->timer);
+    life_end(&lease->life);
+    lease->state = LEASE_UNSURE;
+    wake_pending_locked(c, lease);
+    event_deadlines_moved_locked(c);
+    return true;
+}
+
+void lease_held_locked(pawl_lock *l) {
+    struct lease *lease = l->lease;
+    if (lease->own) lease_plan_locked(lease);
+    else if (lease->state == LEASE_ENDED)
+        lock_lose_locked(l, PAWL_LOST_UNPROVEN, "its lease ended while it was granted");
+    else if (lease->state != LEASE_ALIVE) /* nor is it asked for: what hangs on it would live on with it */
+        lose_locked(lease, PAWL_LOST_UNPROVEN, "its lease passed its deadline while it was granted");
+}
+
 void lease_gone(pawl_lock *l) {
     pawl_client *c = l->client;
     pthread_mutex_lock(&c->mutex);
     if (l->lease->state == LEASE_ALIVE)
         lose_locked(l->lease, PAWL_LOST_GONE, "the service says that the lease is gone");
     pthread_mutex_unlock(&c->mutex);
+}
+
+/* --- beginning --- */
+
+/* Asks the service for it: to make it, or, if it was there, only whether it still is. */
+static enum bk_says ask_for(struct lease *lease, enum lease_state was, struct bk_session *session,
+                            struct bk_until until, int64_t *ret_left_ms, pawl_error *error) {
+    const struct backend *be = lease->client->be;
+    struct bk_life *const one[] = {&lease->bk};
+    enum bk_says each = BK_UNKNOWN;
+    *error = (pawl_error)PAWL_ERROR_INIT; /* a remark is to be told from old words */
+    if (was == LEASE_NEW) return be->begin_life(session, &lease->bk, until, ret_left_ms, error);
+    enum bk_says says = be->renew(session, one, 1, until, &each, ret_left_ms, error);
+    return says == BK_YES ? each : says;
+}
+
+int lease_begin(pawl_lock *l, struct bk_session *session, struct bk_until until, enum bk_says *ret_says,
+                pawl_error *error) {
+    pawl_client *c = l->client;
+    struct lease *lease = l->lease;
+    if (c->be->caps.life != BK_LIFE_TTL) return PAWL_OK;
+    pthread_mutex_lock(&c->mutex);
+    enum lease_state was = lease->state;
+    bool asks = was == LEASE_NEW || was == LEASE_UNSURE;
+    if (asks) lease->state = LEASE_ASKED;
+    pthread_mutex_unlock(&c->mutex);
+    if (!asks) return was == LEASE_ASKED ? PAWL_EBUSY : PAWL_OK;
+    int64_t sent_ns = client_now(c), left_ms;
+    *ret_says = ask_for(lease, was, session, until, &left_ms, error);
+    bool remark = *ret_says == BK_YES && error->text[0];
+    pthread_mutex_lock(&c->mutex);
+    if (lease->state != LEASE_ASKED) { /* it ended meanwhile */
+    } else if (*ret_says == BK_YES) {
+        /* A service may give more than was asked for, its least: then it is renewed less often. */
+        if (left_ms > lease->bk.ttl_ms) lease->life.ttl_ns = left_ms * NS_PER_MS;
+        life_confirm(&lease->life, sent_ns, left_ms);
+        lease_plan_locked(lease);
+    } else if (*ret_says == BK_NO) {
+        lose_locked(lease, PAWL_LOST_GONE, "the service says that the lease is gone");
+    } else {
+        lease->state = was;
+    }
+    wake_pending_locked(c, lease);
+    pthread_mutex_unlock(&c->mutex);
+    if (remark) observe(l, PAWL_REMARK, PAWL_OK, error->text);
+    return *ret_says == BK_YES ? PAWL_OK : *ret_says == BK_NO ? PAWL_EBUSY : PAWL_EUNREACHABLE;
 }
 
 /* --- renewing --- */
@@ -198,6 +247,7 @@ static void collect_locked(pawl_client *c, struct batch *b) {
         int64_t now = client_now(c), soon = b->n > 0 ? lease->life.ttl_ns / 8 : 0;
         if (lease->timer.at_ns > now + soon) break;
         if (life_due(&lease->life, now) == LIFE_LOSE) {
+            if (unsure_locked(lease)) continue;
             lose_locked(lease, PAWL_LOST_UNPROVEN, "no renewal was confirmed before the deadline");
             if (++lost % LOSSES_AT_ONCE) continue;
             pthread_mutex_unlock(&c->mutex); /* many are lost at once: others want the mutex too */
@@ -241,8 +291,10 @@ static void apply_locked(pawl_client *c, struct lease *lease, enum bk_says says,
     if (wanted && says == BK_NO) {
         lose_locked(lease, PAWL_LOST_GONE, "the service says that it is not ours any more");
     } else if (wanted && life_due(&lease->life, client_now(c)) == LIFE_LOSE) {
-        lose_locked(lease, PAWL_LOST_UNPROVEN,
-                    "a renewal was confirmed only behind the deadline"); /* whoever asked was told that it is lost */
+        if (!unsure_locked(lease))
+            lose_locked(
+                lease, PAWL_LOST_UNPROVEN,
+                "a renewal was confirmed only behind the deadline"); /* whoever asked was told that it is lost */
     } else if (wanted && says == BK_YES) {
         if (life_confirm(&lease->life, sent_ns, left_ms)) tell_locked(lease, PAWL_DOUBT_OVER, PAWL_OK, NULL);
         tell_locked(lease, PAWL_RENEWED, PAWL_OK, NULL);
@@ -274,7 +326,8 @@ void lease_close(pawl_client *c, int64_t until_ns, bool forked) {
     struct session *s;
     for (struct lease *lease = c->shared_leases, *next; lease; lease = next) {
         next = lease->next;
-        if (!forked && lease->state == LEASE_ALIVE && client_now(c) < until_ns &&
+        /* also one that was asked for, and nobody heard the answer */
+        if (!forked && lease->bk.of && client_now(c) < until_ns &&
             session_borrow(c, SESSION_ANY, until, &s, NULL) == PAWL_OK)
             session_return(c, s, c->be->end_life(s->bk, &lease->bk, until, NULL) != BK_YES);
         c->be->free_life(&lease->bk);

@@ -8,9 +8,10 @@
 
 enum lease_state {
     LEASE_NEW,
-    LEASE_BEGINNING, /* shared: somebody is asking the service for it */
+    LEASE_ASKED, /* shared: somebody is asking the service for it */
     LEASE_ALIVE,
-    LEASE_ENDED /* lost, or given up; shared: out of the client's list */
+    LEASE_UNSURE, /* shared: its deadline passed, and nobody holds what hangs on it */
+    LEASE_ENDED   /* lost, or given up; shared: out of the client's list */
 };
 
 struct lease {
@@ -33,6 +34,8 @@ int lease_begin(pawl_lock *lock, struct bk_session *session, struct bk_until unt
                 pawl_error *error);
 /* The service does not know it any more: it is lost, with all that hangs on it. */
 void lease_gone(pawl_lock *lock);
+/* The lock was granted: its own lease is planned; with one that ended, or is not known to live, the lock is lost. */
+void lease_held_locked(pawl_lock *lock);
 /* A held lock hangs on it: plans the renewal. */
 void lease_plan_locked(struct lease *lease);
 /* Renews all that is due, in batches; loses what is past its deadline. */

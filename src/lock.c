@@ -165,12 +165,9 @@ void lock_held_locked(pawl_lock *l) {
     l->state = LOCK_HELD;
     hub_leave_locked(l);
     heap_remove(&c->work, &l->timer);
-    if (l->lease->own) lease_plan_locked(l->lease);
+    lease_held_locked(l);
     event_lost_fd_locked(l);
-    if (l->lease->state == LEASE_ENDED) {
-        lock_lose_locked(l, PAWL_LOST_UNPROVEN, "its lease ended while it was granted");
-        return;
-    }
+    if (l->state == LOCK_LOST) return;
     if (l->session && l->session->dead) {
         lock_lose_locked(l, PAWL_LOST_SESSION, "the connection that held the lock ended");
         return;

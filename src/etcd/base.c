@@ -106,13 +106,66 @@ static enum bk_says damaged(const struct bk_session *s, pawl_error *error) {
     return BK_FAULT;
 }
 
+/* The cluster that answers at the i-th endpoint now. */
+static enum bk_says ask_cluster(struct bk *bk, size_t i, struct bk_until until, uint64_t *ret, pawl_error *error) {
+    struct bk_session s = {0};
+    struct base base;
+    Pb__Header header;
+    bool bad;
+    enum bk_says says = dial_one(bk, i, until, &s, error);
+    if (says != BK_YES) return says;
+    says = read_base(&s, until, &base, &header, &bad, error);
+    if (says == BK_YES) *ret = header.cluster_id;
+    http2_close(s.h, true);
+    return says;
+}
+
+/* Locks of two clusters exclude nobody from each other. A cluster that was restored or rebuilt may have another id, but
+ * then it has it at every endpoint: so one where another cluster was seen is asked anew, and if it is still of that
+ * one, or does not answer, nothing is granted here. */
+static enum bk_says one_cluster(struct bk_session *s, uint64_t cluster, struct bk_until until, pawl_error *error) {
+    struct bk *bk = s->bk;
+    atomic_store(&bk->clusters[s->at], cluster);
+    for (size_t i = 0; i < bk->place.n_hosts; i++) {
+        const struct url_host *host = &bk->place.hosts[i];
+        uint64_t there = atomic_load(&bk->clusters[i]);
+        pawl_error own = PAWL_ERROR_INIT;
+        if (there == 0 || there == cluster) continue;
+        if (ask_cluster(bk, i, until, &there, &own) != BK_YES) {
+            error_set(error, PAWL_EUNREACHABLE, http2_node(s->h),
+                      "%s is of another cluster (%" PRIx64 ") than %s:%d was (%" PRIx64
+                      "), which is asked before a lock is taken here: %.150s",
+                      http2_node(s->h), cluster, host->host, host->port, there, own.text);
+            return BK_FAULT;
+        }
+        atomic_store(&bk->clusters[i], there);
+        if (there == cluster) continue;
+        error_set(error, PAWL_EUNSAFE, http2_node(s->h),
+                  "the URL names two clusters, whose locks do not exclude each other: %" PRIx64 " at %s, %" PRIx64
+                  " at %s:%d; name the members of one",
+                  cluster, http2_node(s->h), there, host->host, host->port);
+        return BK_FAULT;
+    }
+    return BK_YES;
+}
+
+enum bk_says base_one_cluster(struct bk_session *s, struct bk_until until, pawl_error *error) {
+    struct base base;
+    Pb__Header header;
+    bool bad;
+    if (s->bk->place.n_hosts < 2) return BK_YES;
+    enum bk_says says = read_base(s, until, &base, &header, &bad, error);
+    return says == BK_YES ? one_cluster(s, header.cluster_id, until, error) : says;
+}
+
 enum bk_says base_admit(struct bk_session *s, struct bk_until until, pawl_error *error) {
-    if (s->bk->place.bare) return BK_YES;
+    if (s->bk->place.bare) return base_one_cluster(s, until, error);
     for (int i = 0; i < TRIES; i++) {
         struct base base;
         Pb__Header header;
         bool bad;
         enum bk_says says = read_base(s, until, &base, &header, &bad, error);
+        if (says == BK_YES && i == 0) says = one_cluster(s, header.cluster_id, until, error);
         if (says != BK_YES) return says;
         if (bad) return damaged(s, error);
         int64_t seen = base.mod_revision;

@@ -102,18 +102,22 @@ static enum bk_says login(const struct place *place, struct http2 *h, struct bk_
     return BK_FAULT;
 }
 
-enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
-                      pawl_error *error) {
+enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct bk_session *ret, pawl_error *error) {
     struct http2 *h = NULL;
     enum bk_says says = connect_one(bk, &bk->place.hosts[i], until, &h, error);
-    if (says == BK_YES) says = login(&bk->place, h, until, ret_token, error);
-    if (says == BK_YES) *ret = h;
-    else http2_close(h, true);
-    return says;
+    if (says == BK_YES) says = login(&bk->place, h, until, ret->token, error);
+    if (says != BK_YES) {
+        http2_close(h, true);
+        return says;
+    }
+    ret->bk = bk;
+    ret->h = h;
+    ret->at = i;
+    ret->admitted = false;
+    return BK_YES;
 }
 
-enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
-                  pawl_error *error) {
+enum bk_says dial(struct bk *bk, struct bk_until until, struct bk_session *ret, pawl_error *error) {
     size_t n = bk->place.n_hosts;
     unsigned first = atomic_load(&bk->next);
     for (size_t i = 0; i < n; i++) {
@@ -123,7 +127,7 @@ enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char
         struct bk_until share = {.at_ns = until.at_ns, .cancel_fd = until.cancel_fd};
         if (i + 1 < n) share.at_ns = now + (left < ATTEMPT_MS * NS_PER_MS ? left : ATTEMPT_MS * NS_PER_MS);
         pawl_error one = PAWL_ERROR_INIT;
-        if (dial_one(bk, (first + i) % n, share, ret, ret_token, &one) == BK_YES) {
+        if (dial_one(bk, (first + i) % n, share, ret, &one) == BK_YES) {
             atomic_store(&bk->next, (first + (unsigned)i) % (unsigned)n);
             return BK_YES;
         }
@@ -147,10 +151,12 @@ static enum bk_says call_once(struct bk_session *s, const char *path, const unsi
     return says;
 }
 
-/* The token ran out, or users and roles were changed: each has words of its own. */
+/* The token ran out; users and roles were changed; or there was nothing to log in to when the connection was made: each
+ * has words of its own. */
 static bool login_is_over(const struct grpc_reply *reply) {
     return reply->status == GRPC_UNAUTHENTICATED ||
-           (reply->status == GRPC_INVALID && strstr(reply->message, "revision of auth store is old"));
+           (reply->status == GRPC_INVALID &&
+            (strstr(reply->message, "revision of auth store is old") || strstr(reply->message, "user name is empty")));
 }
 
 enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage *message, struct bk_until until,

@@ -107,7 +107,7 @@ static void ask_endpoints(const struct looking *l, struct bk_until until, struct
         pawl_error error = PAWL_ERROR_INIT;
         int64_t end = clock_after_ms(clock_now_ns(), ANSWER_MS);
         struct bk_until soon = {.at_ns = end < until.at_ns ? end : until.at_ns, .cancel_fd = until.cancel_fd};
-        enum bk_says says = dial_one(bk, i, soon, &s.h, s.token, &error);
+        enum bk_says says = dial_one(bk, i, soon, &s, &error);
         note_address(h, i, bk->place.hosts[i].host, says == BK_YES ? s.h : NULL);
         if (says == BK_YES) says = ask_status(&s, soon, h, i < MEMBERS_MAX ? &h->who[i] : &ignored, &error);
         if (says != BK_YES) {

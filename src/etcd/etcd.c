@@ -274,6 +274,7 @@ static void close_bk(struct bk *bk, bool forked) {
     if (bk->wish_read >= 0) close(bk->wish_read);
     if (bk->wish_write >= 0) close(bk->wish_write);
     place_free(&bk->place);
+    free(bk->clusters);
     free(bk);
 }
 
@@ -291,6 +292,10 @@ static enum bk_says open_url(const struct url *url, struct bk **ret, pawl_error 
     }
     bk->wish_read = wishes[0];
     bk->wish_write = wishes[1];
+    if (says == BK_YES && !(bk->clusters = calloc(bk->place.n_hosts, sizeof *bk->clusters))) {
+        error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+        says = BK_FAULT;
+    }
     if (says == BK_YES) *ret = bk;
     else close_bk(bk, false);
     return says;
@@ -307,8 +312,7 @@ static enum bk_says connect_session(struct bk *bk, struct bk_until until, struct
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
         return BK_FAULT;
     }
-    s->bk = bk;
-    enum bk_says says = dial(bk, until, &s->h, s->token, error);
+    enum bk_says says = dial(bk, until, s, error);
     if (says == BK_YES) *ret = s;
     else free(s);
     return says;

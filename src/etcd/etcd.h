@@ -15,6 +15,7 @@ struct bk {
     struct place place;
     int64_t ttl_ms;            /* of the client; 0: not said */
     atomic_uint next;          /* the endpoint to try first: moves on when one fails */
+    atomic_ullong *clusters;   /* of each endpoint: the cluster that answered there last; 0: not known */
     int wish_read, wish_write; /* a pipe: waiters tell the hub what to watch */
     struct hub *hub;           /* NULL: not open */
     atomic_uint hub_number;    /* which hub it is: a watch of an earlier one is gone */
@@ -35,16 +36,15 @@ struct place_in_line { /* claim->of, grant->of */
 struct bk_session {
     struct bk *bk;
     struct http2 *h;
+    size_t at;             /* the endpoint */
     bool admitted;         /* base_admit was asked on this connection: no grant before that */
     char token[LOGIN_MAX]; /* of authentication; "" none */
 };
 
 /* dial.c: a connection to the first endpoint that answers, authenticated. */
-enum bk_says dial(struct bk *bk, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
-                  pawl_error *error);
+enum bk_says dial(struct bk *bk, struct bk_until until, struct bk_session *ret, pawl_error *error);
 /* The same to the i-th endpoint and to no other. */
-enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct http2 **ret, char ret_token[LOGIN_MAX],
-                      pawl_error *error);
+enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct bk_session *ret, pawl_error *error);
 /* One call with a packed message. YES: OK, and *ret is filled; FAULT, UNKNOWN: with the error in words. A login that
  * ran out is renewed. status: the gRPC status, for those who know what to do with it; NULL: nobody. */
 enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage *message, struct bk_until until,
@@ -88,9 +88,11 @@ struct base {
 };
 void base_key(const struct place *place, char ret[PREFIX_MAX + 16]);
 bool base_parse(const Pb__RangeResponse *range, struct base *ret); /* false: absent or not of the form */
-/* On each connection, before it grants: ADMIT if the service lost revisions, or was never used; lifts a base that lags
- * the clock. */
+/* On each connection, before it grants: is it of the cluster that the other endpoints are of? ADMIT if the service lost
+ * revisions, or was never used; lifts a base that lags the clock. */
 enum bk_says base_admit(struct bk_session *s, struct bk_until until, pawl_error *error);
+/* Only the first of it. */
+enum bk_says base_one_cluster(struct bk_session *s, struct bk_until until, pawl_error *error);
 enum bk_says base_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,
                          pawl_error *error);
 

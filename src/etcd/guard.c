@@ -81,7 +81,8 @@ static int ask_txn(struct guard_store *store, const Pb__TxnRequest *request, str
             error_copy(error, &own);
             return own.code;
         }
-        enum bk_says says = txn(store->session, request, until, ret, &own);
+        enum bk_says says = fresh ? base_one_cluster(store->session, until, &own) : BK_YES;
+        if (says == BK_YES) says = txn(store->session, request, until, ret, &own);
         if (says == BK_YES) return PAWL_OK;
         int code = failed(store, says, &own, error);
         /* A connection that died, or a member that is silent: what surely did nothing is asked again on a new one. */

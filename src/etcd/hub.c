@@ -271,7 +271,7 @@ static bool begin(struct bk *bk, struct hub *hub, const char *token, struct bk_u
 }
 
 enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
-    char token[LOGIN_MAX];
+    struct bk_session way = {0};
     struct hub *hub = calloc(1, sizeof *hub);
     if (!hub) {
         error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
@@ -281,13 +281,14 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
     hub->heard = true;
     hub->sent_to = atomic_load(&bk->watch_id);
     hub->room = OWN_AT_A_TIME;
-    enum bk_says says = dial(bk, until, &hub->h, token, error);
+    enum bk_says says = dial(bk, until, &way, error);
     if (says != BK_YES) {
         free(hub);
         return says;
     }
+    hub->h = way.h;
     bk->hub = hub;
-    if (begin(bk, hub, token, until, error)) {
+    if (begin(bk, hub, way.token, until, error)) {
         atomic_fetch_add(&bk->hub_number, 1);
         return BK_YES;
     }

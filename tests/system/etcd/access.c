@@ -127,7 +127,7 @@ static void test_a_lock_over_tls_is_kept(void **state) {
 
 /* --- users --- */
 
-static void start_auth(const char *token, const char *more) {
+static void start_users(const char *token, const char *more) {
     server_start_etcd(&members[0],
                       (const char *const[]){"--heartbeat-interval=50", "--election-timeout=500", token, more, NULL});
     etcdctl("user add root:rootpw");
@@ -137,8 +137,12 @@ static void start_auth(const char *token, const char *more) {
     etcdctl("role grant-permission locks readwrite --prefix=true /locks/");
     etcdctl("user grant-role app locks");
     etcdctl("user grant-role root root");
-    etcdctl("auth enable");
     snprintf(url, sizeof url, "etcd://" APP "@127.0.0.1:%d/locks/", members[0].port);
+}
+
+static void start_auth(const char *token, const char *more) {
+    start_users(token, more);
+    etcdctl("auth enable");
 }
 
 static void granted_after_release(pawl_client *d, pawl_lock *held) {
@@ -198,12 +202,29 @@ static void test_signed_tokens_and_changed_users(void **state) {
     if (getenv("PAWL_TEST_FULL")) hold_over_expiries();
 }
 
+/* Connections that found nothing to log in to, of a holder, of a waiter, and of what is written under the lock. */
+static void test_logins_are_asked_for_from_now_on(void **state) {
+    (void)state;
+    start_users("--auth-token-ttl=60", NULL);
+    pawl_client *c = client(url, HELD_MS), *d = client(url, HELD_MS);
+    pawl_lock *lock = take(c, "n", 0);
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(try_it(d, "m", &error), PAWL_OK);
+    etcdctl("auth enable");
+    if (pawl_verify(lock, 5000, &error)) fail_msg("%s", error.text);
+    assert_int_equal(try_it(d, "n", &error), PAWL_EBUSY);
+    granted_after_release(d, lock);
+    pawl_close(c);
+    pawl_close(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tls, certificates, end),
         cmocka_unit_test_setup_teardown(test_client_certificates, certificates, end),
         cmocka_unit_test_setup_teardown(test_a_lock_over_tls_is_kept, certificates, end),
         cmocka_unit_test_setup_teardown(test_a_login_that_runs_out_is_renewed, NULL, end),
+        cmocka_unit_test_setup_teardown(test_logins_are_asked_for_from_now_on, NULL, end),
         cmocka_unit_test_setup_teardown(test_signed_tokens_and_changed_users, certificates, end),
     };
     return RUN("etcd: access", tests);

@@ -135,6 +135,32 @@ static void test_without_a_quorum_the_loss_is_told_in_time(void **state) {
     pawl_close(d);
 }
 
+/* Nobody's lease ends in etcd while it has no majority, and whoever waits has no deadline: the line stays as it was. */
+static void test_the_line_outlasts_a_stop_longer_than_a_ttl(void **state) {
+    (void)state;
+    pawl_client *a = client(url, 60000), *b = client(url, TTL_MS), *c = client(url, 60000);
+    pawl_lock *lock = take(a, "n", 5000), *second, *third;
+    pawl_error error = PAWL_ERROR_INIT;
+    assert_int_equal(pawl_acquire_start(b, "n", NULL, NULL, &second, &error), PAWL_OK);
+    waits = 2;
+    assert_true(server_until(in_line, NULL, 30000));
+    assert_int_equal(pawl_acquire_start(c, "n", NULL, NULL, &third, &error), PAWL_OK);
+    waits = 3;
+    assert_true(server_until(in_line, NULL, 30000));
+    for (int i = 0; i < 2; i++) server_kill(&members[i], SIGKILL);
+    assert_true(stays_held(lock, TTL_MS + 2000));
+    for (int i = 0; i < 2; i++) server_run(&members[i]);
+    assert_true(stays_held(lock, TTL_MS + 2000)); /* a lease that nobody renews would end now */
+    if (pawl_release(lock, 20000, &error)) fail_msg("%s", error.text);
+    served(b, 20000);
+    pawl_release(second, 20000, NULL);
+    served(c, 20000);
+    pawl_release(third, 20000, NULL);
+    pawl_close(a);
+    pawl_close(b);
+    pawl_close(c);
+}
+
 /* --- a leader that clients reach and its peers do not: it runs in a network of its own, behind two cables --- */
 
 static char net[16];
@@ -271,6 +297,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_leader_cut_off_from_its_peers, apart, together),
         cmocka_unit_test_setup_teardown(test_a_member_killed_or_stopped_loses_nothing, three, teardown),
         cmocka_unit_test_setup_teardown(test_without_a_quorum_the_loss_is_told_in_time, three, teardown),
+        cmocka_unit_test_setup_teardown(test_the_line_outlasts_a_stop_longer_than_a_ttl, three, teardown),
         cmocka_unit_test_setup_teardown(test_a_change_of_leader_says_nothing, three, teardown),
     };
     return RUN("etcd: cluster", tests);

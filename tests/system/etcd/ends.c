@@ -91,6 +91,33 @@ static void test_a_wait_cancelled_as_it_is_served_says_what_is(void **state) {
     assert_int_equal(locks_keys("/locks/"), 0);
 }
 
+static int leases(void) { return atoi(etcdctl("lease list") + strlen("found ")); }
+
+/* Whoever asked for a lease, and left before he heard of it, gives it back all the same. One may slip through: what was
+ * asked for first may be done last. */
+static void test_a_wait_cancelled_as_it_begins_leaves_no_lease(void **state) {
+    (void)state;
+    const int n = 60;
+    pawl_client *c = client(url, 120000);
+    pawl_lock *lock = take(c, "n", 20000);
+    for (int i = 0; i < n; i++) {
+        struct waiter w = {.client = client(url, 120000), .cancel_fd = eventfd(0, EFD_CLOEXEC)};
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, wait_in_line, &w), 0);
+        moment_us(i % 30 * 100);
+        assert_int_equal(eventfd_write(w.cancel_fd, 1), 0);
+        pthread_join(thread, NULL);
+        assert_int_equal(w.code, PAWL_ECANCELLED);
+        close(w.cancel_fd);
+        pawl_close(w.client);
+    }
+    int left = leases() - 1;
+    print_message("# of %d cancelled waits %d left a lease\n", n, left);
+    assert_in_range(left, 0, 3);
+    pawl_release(lock, 20000, NULL);
+    pawl_close(c);
+}
+
 static bool no_lease(void *data) {
     (void)data;
     return strcmp(etcdctl("lease list"), "found 0 leases\n") == 0;
@@ -149,6 +176,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_late_release_does_not_end_the_next_holding, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_wait_cancelled_as_it_is_served_says_what_is, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_wait_cancelled_as_it_begins_leaves_no_lease, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_holder_killed_while_it_takes_leaves_nothing_for_ever, one, teardown),
     };
     return RUN("etcd: ends", tests);

@@ -71,6 +71,26 @@ static void test_restored_under_a_new_cluster_token(void **state) {
     restored("--initial-cluster-token new");
 }
 
+/* Locks of one do not exclude those of the other: a client that saw one of them takes none in the other. */
+static void test_two_clusters_in_one_url(void **state) {
+    (void)state;
+    char at[128];
+    pawl_error error = PAWL_ERROR_INIT;
+    server_start_etcd(&members[1], quick);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d,127.0.0.1:%d/locks/", members[0].port, members[1].port);
+    pawl_client *c = client(at, TTL_MS);
+    assert_int_equal(try_it(c, "n", &error), PAWL_OK);
+    server_kill(&members[0], SIGSTOP);
+    int code;
+    do code = try_it(c, "n", &error); /* the first fails on the old connection */
+    while (code == PAWL_EUNREACHABLE && !strstr(error.text, "another cluster"));
+    server_kill(&members[0], SIGCONT);
+    assert_int_equal(code, PAWL_EUNREACHABLE);
+    assert_int_equal(try_it(c, "n", &error), PAWL_EUNSAFE);
+    if (!strstr(error.text, "two clusters")) fail_msg("%s", error.text);
+    pawl_close(c);
+}
+
 static void write_and_compact(void) {
     long revision = 0;
     for (int i = 0; i < 5; i++) {
@@ -173,6 +193,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_tokens_rise_over_an_emptied_cluster, one, teardown),
         cmocka_unit_test_setup_teardown(test_restored_under_the_same_cluster_token, one, teardown),
         cmocka_unit_test_setup_teardown(test_restored_under_a_new_cluster_token, one, teardown),
+        cmocka_unit_test_setup_teardown(test_two_clusters_in_one_url, one, teardown),
         cmocka_unit_test_setup_teardown(test_compaction_disturbs_no_waiter, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_watch_of_ones_own_key_survives_compaction, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_full_store_takes_no_lock_and_keeps_what_is_held, small, teardown),
