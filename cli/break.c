@@ -22,7 +22,7 @@ static const char usage[] =
     "  -u, --url URL   -v   -q   --log text|json\n"
     "\n"
     "Exit: 0 taken away; 1 it was free; 119 not to be had here; 120 the service does not answer, or denies it;\n"
-    "123, 124 still held (PostgreSQL: a prepared transaction, a session that does not end); 125.\n";
+    "123, 124 still held (PostgreSQL: a prepared transaction, a session that does not end); 125 failed.\n";
 
 /* Of etcd what is taken is free before its holder may know. NULL: nothing to say. */
 static const char *hint(const char *scheme, const pawl_broken *broken) {

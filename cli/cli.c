@@ -3,9 +3,11 @@
 #include "clock.h"
 #include "pawl_guard.h"
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -108,6 +110,17 @@ void advise(const char *name, const char *format, ...) {
     va_start(arguments, format);
     print_message("info", name, format, arguments);
     va_end(arguments);
+}
+
+bool flush_stdout(const char *name) {
+    static bool failed;
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return !failed;
+    complain(EXIT_FAILED, name, "cannot write to stdout%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
+    __fpurge(stdout);
+    clearerr(stdout); /* it was said */
+    failed = true;
+    return false;
 }
 
 bool use_colour(int fd) {

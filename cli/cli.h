@@ -72,6 +72,8 @@ void format_clock(int64_t wall_ms, char *ret, size_t size);
 void print_json_string(void *file, const char *text);
 /* Text from elsewhere for a terminal: control characters, and what is not UTF-8, as \xNN. file is a FILE *. */
 void print_plain(void *file, const char *text);
+/* Writes out what was printed on stdout; false: that, or an earlier one, could not be written, which is said at once. */
+bool flush_stdout(const char *name);
 /* A terminal that wants colours: NO_COLOR and TERM=dumb are honoured. */
 bool use_colour(int fd);
 

@@ -356,7 +356,8 @@ int cmd_demo(int argc, char **argv) {
                  "gets the lock and writes, worker 1 wakes up and writes too; with a guard, and without.\n"
                  "In memory, unless -u names a service: then with processes, one of which is stopped.\n"
                  "The others are played by pawl-lab, on servers of their own.\n\n"
-                 "Exit: 0 the guard refused the zombie; 119 this service cannot show it.\n",
+                 "Exit: 0 the guard refused the zombie; 119 this service cannot show it;\n"
+                 "120 unreachable or denied; 125 failed. The others: as pawl-lab run.\n",
         .common = COMMON_URL,
         .mixed = true,
         .most = 1,

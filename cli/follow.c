@@ -20,7 +20,8 @@ static const char usage[] =
     "  -w, --wait DUR    for each answer of the service (5s)\n"
     "  -u, --url URL   -v   -q   --log text|json\n"
     "\n"
-    "Exit: 128+N ended by signal N; 125 failed. While the service does not answer the line says so.\n";
+    "Exit: 119 no locks can be kept there; 120 the service denies it; 125 failed; 128+N ended by signal N. While the\n"
+    "service does not answer the line says so.\n";
 
 struct view {
     const struct common *common;
@@ -88,12 +89,12 @@ static bool print(const struct view *view) {
         printf("%s  ", when);
         print_plain(stdout, view->name);
         printf(" %s\n", view->shown);
-        return fflush(stdout) == 0;
+        return flush_stdout(view->name);
     }
     format_time(now_ms, when, sizeof when);
     if (view->known) people_print_json(when, view->name, view->url, view->people.list, view->people.n);
     else print_unknown(view, when);
-    return fflush(stdout) == 0;
+    return flush_stdout(view->name);
 }
 
 static int follow(struct view *view, pawl_client *client, int64_t every_ms, int64_t wait_ms) {
@@ -108,7 +109,7 @@ static int follow(struct view *view, pawl_client *client, int64_t every_ms, int6
         bool changed = !view->shown || strcmp(shown, view->shown) != 0;
         free(view->shown);
         view->shown = shown;
-        if (changed && !print(view)) return EXIT_FAILED; /* main says why */
+        if (changed && !print(view)) return EXIT_FAILED;
         people_free(&view->people);
         view->people = (struct people){0};
         struct pollfd reader = {.fd = STDOUT_FILENO}; /* a pipe that nobody reads any more tells it by itself */

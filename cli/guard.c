@@ -71,7 +71,7 @@ struct writing {
 #define WRITING_EXIT                                                                                                   \
     "119 another lock's token, a damaged one, or none; 120 no access;\n"                                               \
     "121 stale: a later holder was here; 124 other writers kept the\n"                                                 \
-    "resource locked all the time (10 s); 125 usage.\n"
+    "resource locked all the time (10 s); 125 failed.\n"
 
 /* 0, or the exit code after a complaint. */
 static int fill(const struct writing *w, const char *resource, pawl_guard_write *ret) {
@@ -287,7 +287,7 @@ static int guard_reset(int argc, char **argv) {
         .usage = "pawl guard reset URL RESOURCE --to N --why TEXT [--by WHO]\n\n"
                  "Sets the mark, lower or higher, after tokens were lost for good. Data, lock and rule stay.\n"
                  "The reset is kept with its reason; pawl guard audit lists it.\n\n"
-                 "Exit: 0 done; 1 no such record; 120 no access; 124 others kept it locked; 125 usage.\n",
+                 "Exit: 0 done; 1 no such record; 120 no access; 124 others kept it locked; 125 failed.\n",
         .rows = rows,
         .mixed = true,
         .least = 2,

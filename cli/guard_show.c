@@ -105,7 +105,7 @@ static int fetch(const char *name, const char *usage, int argc, char **argv, boo
     return code ? complain_error(argv[2], &error) : -1;
 }
 
-#define SHOW_EXIT "Exit: 0; 1 no such record; 120 no access; 119 not a guard's file.\n"
+#define SHOW_EXIT "Exit: 0; 1 no such record; 119 not a guard's file; 120 no access; 125 failed.\n"
 
 int cmd_guard_get(int argc, char **argv) {
     static const char usage[] = "pawl guard get URL RESOURCE [--json]\n\n"

@@ -441,7 +441,7 @@ int cmd_guard_test(int argc, char **argv) {
                  "It exits with 0: done; 121: stale; 1: no such record; 119: refused otherwise, and prints\n"
                  "wrong-lock, damaged or no-token. TOKEN may be empty.\n\n"
                  "  --rounds N   of eight writers at the same time (30)\n\n"
-                 "Exit: 0 all promises are kept; 1 not; 120 it could not be reached.\n",
+                 "Exit: 0 all promises are kept; 1 not; 120 it could not be reached; 125 failed.\n",
         .rows = rows,
         .least = 1,
         .most = -1,

@@ -14,7 +14,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -80,15 +79,6 @@ static int64_t held_ms(const struct hold *h) {
     return h->held_since_ns ? (clock_now_ns() - h->held_since_ns) / NS_PER_MS : 0;
 }
 
-/* Says at once why: errno does not last until the end. */
-static void flush_output(struct hold *h) {
-    if (fflush(stdout) == 0) return;
-    complain(EXIT_FAILED, h->name, "cannot write to stdout: %s", strerror(errno));
-    __fpurge(stdout);
-    clearerr(stdout); /* it was said */
-    h->output_failed = true;
-}
-
 /* The JSON line, kept in h->result as well; printed at once unless detached. */
 static void emit(struct hold *h, const char *event, int code, const char *text) {
     char when[40];
@@ -115,7 +105,7 @@ static void emit(struct hold *h, const char *event, int code, const char *text) 
     fclose(out);
     if (h->detach) return;
     puts(h->result.json);
-    flush_output(h);
+    h->output_failed = !flush_stdout(h->name);
 }
 
 /* The end: exit code and text for people, which `pawl release` prints. */
@@ -168,7 +158,7 @@ static int granted(struct hold *h) {
     } else {
         puts(h->handle);
     }
-    flush_output(h);
+    h->output_failed = !flush_stdout(h->name);
     if (h->output_failed) return -1;
     if (strncmp(h->common.url, "file:", 5) == 0 && chdir("/")) advise(h->name, "stays in its working directory");
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -336,7 +326,7 @@ static int hold(struct hold *h) {
     else loop(h);
     if (h->lock) pawl_release(h->lock, 0, NULL);
     pawl_close(h->client);
-    code = h->output_failed && h->result.code == 0 ? EXIT_FAILED : h->result.code;
+    code = h->output_failed ? EXIT_FAILED : h->result.code;
     count(h, code);
     return code;
 }

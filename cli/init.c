@@ -20,7 +20,8 @@ static const char usage[] =
     "  -w, --wait DUR    for the service to answer (30s)\n"
     "  -u, --url URL   -v   -q   --log text|json\n"
     "\n"
-    "Exit: 0; 120 unreachable or denied; 125 failed.\n";
+    "Exit: 0 done, or nothing to do; 119 refused: redlock: a quorum lost its memory; 120 unreachable or denied; 125 "
+    "failed.\n";
 
 int cmd_init(int argc, char **argv) {
     struct common common = COMMON_INIT;

@@ -170,7 +170,8 @@ static const char who_usage[] = "pawl who [options] NAME\n"
                                 "  -q                no output: the exit code tells\n"
                                 "  -u, --url URL   -v   --log text|json\n"
                                 "\n"
-                                "Exit: 0 held; 1 free; 120 the service does not say; 125 failed.\n";
+                                "Exit: 0 held; 1 free; 119 no locks can be kept there; 120 the service does not answer, or\n"
+                                "denies it; 125 failed.\n";
 
 int cmd_who(int argc, char **argv) {
     struct common common = COMMON_INIT;
@@ -208,7 +209,7 @@ static const char ls_usage[] = "pawl ls [options]\n"
                                "  -w, --wait DUR    for the service to answer (5s)\n"
                                "  -u, --url URL   -v   -q   --log text|json\n"
                                "\n"
-                               "Exit: 0; 120 the service does not say; 125 failed.\n";
+                               "Exit: 0; 119 no locks can be kept there; 120 the service does not answer, or denies it; 125 failed.\n";
 
 static int list_locks(const struct people *people, const char *url, bool json) {
     struct line *lines = json || people->n == 0 ? NULL : calloc(people->n, sizeof *lines);

@@ -56,6 +56,27 @@ verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
     for code in $codes 126 127; do grep -qE "^\.It .*\<$code\>" "$top/man/pawl.1" || { echo "$code" && return 1; }; done
 }
 
+# The codes of an exit section, of --help or of a man page: not only the first of "123, 124".
+codes_in() { grep -oE '\<1[12][0-9]\>(\+|\\)?' | grep -v '128' | sort -u | tr '\n' ' '; }
+
+@test "the exit codes of each verb are the same in --help and in its man page" {
+    for verb in run hold release who ls watch break doctor init 'token show' demo; do
+        help=$(pawl $verb --help | sed -n '/^Exit/,$p' | codes_in)
+        page=$top/man/pawl-${verb%% *}.1
+        target=$(sed -n 's,^\.so man1/,,p' "$page")
+        section=$(sed -n '/^\.Sh EXIT/,/^\.Sh [A-DF-Z]/p' "$top/man/${target:-pawl-${verb%% *}.1}")
+        # A page of two verbs has a part for each, behind its name.
+        if grep -q '^\.Nm pawl [a-z]* :' <<<"$section"; then
+            section=$(awk -v want=".Nm pawl $verb :" '/^\.Nm pawl .* :/ { on = $0 == want } on' <<<"$section")
+        fi
+        [ "$(codes_in <<<"$section")" = "$help" ] ||
+            { echo "$verb: --help: $help, the page: $(codes_in <<<"$section")" && return 1; }
+        [[ $help == *125* ]]
+    done
+    help=$(for verb in put get seal exec audit install reset test; do pawl guard $verb --help | sed -n '/^Exit/,$p'; done | codes_in)
+    [ "$(sed -n '/^\.Sh EXIT/,/^\.Sh [A-DF-Z]/p' "$top/man/pawl-guard.1" | codes_in)" = "$help" ]
+}
+
 @test "libpawl(3) has each function of pawl.h, and no other" {
     sed -e 's,/\*.*\*/,,' -e /^typedef/d "$top/include/pawl.h" | grep -o '\bpawl_[a-z_]*(' | tr -d '(' | sort -u >"$BATS_TEST_TMPDIR/declared"
     sed -n '/^\.Sh SYN/,/^\.Sh DESC/s/^\.Fn \(pawl_[a-z_]*\).*/\1/p' "$top/man/libpawl.3" | sort -u >"$BATS_TEST_TMPDIR/documented"

@@ -94,6 +94,17 @@ setup() { pawl_setup; }
     in_output "cannot write to stdout: No space left on device"
 }
 
+@test "an answer that cannot be written is 125, whatever it was" {
+    mkdir "$BATS_TEST_TMPDIR/locks"
+    pawl guard seal "dir:$BATS_TEST_TMPDIR/guard" r --lock n --token 7
+    for words in 'who free' 'who --json free' "doctor" 'doctor --json' 'token show' 'watch free' 'demo' "guard get dir:$BATS_TEST_TMPDIR/guard r --json"; do
+        run --separate-stderr -125 bash -c '"$@" >/dev/full' - "${PAWL_BIN:-pawl}" $words
+        in_stderr "cannot write to stdout: No space left on device"
+        run --separate-stderr -125 bash -c '"$@" >&-' - "${PAWL_BIN:-pawl}" $words
+        in_stderr "cannot write to stdout: Bad file descriptor"
+    done
+}
+
 @test "works with descriptors 0, 1 and 2 closed; what was to be said on stdout fails" {
     run -0 bash -c '"$0" run -u file:"$1" n true <&- >&- 2>&-' "${PAWL_BIN:-pawl}" "$BATS_TEST_TMPDIR"
     run -125 bash -c '"$0" version <&- >&- 2>&-' "${PAWL_BIN:-pawl}"
