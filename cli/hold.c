@@ -391,8 +391,9 @@ int cmd_hold(int argc, char **argv) {
     h.name = argv[1];
     h.acquire.shared = shared;
     if (nonblock) h.acquire.wait_ms = 0;
-    const struct run run = {.options = {.name = h.name, .metrics_dir = metrics_dir}};
-    if ((code = metrics_check_dir(&run))) return code;
-    if (metrics_dir && !realpath(metrics_dir, h.metrics_dir)) *h.metrics_dir = 0; /* it may leave this directory */
+    struct run_options counted = {.name = h.name, .metrics_dir = metrics_dir};
+    metrics_check_dir(&counted);
+    if (counted.metrics_dir && !realpath(metrics_dir, h.metrics_dir))
+        *h.metrics_dir = 0; /* it may leave this directory */
     return h.detach ? detach(&h) : hold(&h);
 }

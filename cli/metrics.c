@@ -37,13 +37,14 @@ struct page {
     char class[METRICS_CLASS_NAME], file[FILE_NAME_SIZE];
 };
 
-int metrics_check_dir(const struct run *run) {
-    const char *dir = run->options.metrics_dir;
-    if (!dir) return 0;
+void metrics_check_dir(struct run_options *options) {
+    const char *dir = options->metrics_dir;
+    if (!dir) return;
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) close(fd);
-    if (fd >= 0 && access(dir, W_OK) == 0) return 0;
-    return complain(EXIT_FAILED, run->options.name, "cannot write metrics into %s: %s", dir, strerror(errno));
+    if (fd >= 0 && access(dir, W_OK) == 0) return;
+    warn(options->name, "cannot write metrics into %s: %s; this run is not counted", dir, strerror(errno));
+    options->metrics_dir = NULL;
 }
 
 /* --- the old page --- */

@@ -145,8 +145,8 @@ int cmd_run(int argc, char **argv) {
     code = refuse_memory(&run.options);
     if (!code) code = refuse_nested(&run.options);
     if (!code) code = receipt_open(&run);
-    if (!code) code = metrics_check_dir(&run);
     if (code) return code;
+    metrics_check_dir(&run.options);
     code = settle_times(&run);
     if (!code && run.options.seal)
         code = seal_open(run.options.seal, run.options.name, run.options.common.url, &run.seal);

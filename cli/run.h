@@ -146,8 +146,8 @@ int receipt_open(struct run *run);
 void record_outcome(const struct run *run, const struct run_result *result, int exit_code);
 
 /* metrics.c: counters for Prometheus, in a file that goes on from run to run. */
-/* 0, or 125 and the reason was printed. */
-int metrics_check_dir(const struct run *run);
+/* Warns at once, and forgets metrics_dir, if nothing can be written there. */
+void metrics_check_dir(struct run_options *options);
 void metrics_add_run(const struct run *run, const struct run_result *result, int exit_code);
 
 /* watch.c: finds out what is waited for, while the main thread of the holder waits. */

@@ -140,9 +140,7 @@ static void write_counters(struct metrics *m, FILE *file) {
     EACH_CLASS(m, c) write_histogram(file, "pawl_lock_held_duration_seconds", c->name, &c->held);
     head(file, "pawl_acquire_total", "counter", "Attempts to take a lock, by how they ended.");
     EACH_CLASS(m, c) {
-        for (int i = 0; i < METRICS_RESULTS; i++) {
-            if (i > PAWL_ETIMEOUT && !c->acquire[i])
-                continue; /* the first three are there from the start: rate() wants a zero */
+        for (int i = 0; i < METRICS_RESULTS; i++) { /* all from the start: increase() wants a zero first */
             metrics_label(file, "pawl_acquire_total", "", "class", c->name);
             fprintf(file, ",result=\"%s\"} %" PRIu64 "\n", results[i], (uint64_t)c->acquire[i]);
         }

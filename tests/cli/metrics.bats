@@ -57,17 +57,19 @@ holder() { # NAME: until the test is over
     pawl release "$handle"
     granted_twice() { [ "$(of pawl_acquire_total job 'result="granted"')" = 2 ]; }
     until_ok 30 granted_twice
-    run --separate-stderr -125 pawl hold --metrics-dir nowhere n </dev/null
-    in_stderr "cannot write metrics into nowhere"
+    : | pawl hold --metrics-dir nowhere n >events 2>warned
+    grep -q '"released"' events
+    grep -q "cannot write metrics into nowhere: No such file or directory; this run is not counted" warned
 }
 
-@test "everybody may read it, whatever the umask; a directory that is not there is refused before anything runs" {
+@test "everybody may read it, whatever the umask; where nothing can be written the run is what it is, with one warning" {
     umask 077
     run -0 pawl run --metrics-dir metrics n true
     [ "$(stat -c %a metrics/pawl_n.prom)" = 644 ]
-    run --separate-stderr -125 pawl run --metrics-dir nowhere n touch ran
-    in_stderr "pawl: n: cannot write metrics into nowhere: No such file or directory"
-    [ ! -e ran ]
+    run --separate-stderr -7 pawl run --metrics-dir nowhere n sh -c 'exit 7'
+    [ "$stderr" = "pawl: n: cannot write metrics into nowhere: No such file or directory; this run is not counted" ]
+    run --separate-stderr -7 pawl run -q --metrics-dir nowhere n sh -c 'exit 7'
+    [ -z "$stderr" ]
     mkdir metrics/pawl_m.prom # cannot be replaced: the run is what it is
     run --separate-stderr -7 pawl run --metrics-dir metrics m sh -c 'exit 7'
     in_stderr "pawl: m: cannot write metrics into metrics: "
@@ -79,6 +81,15 @@ holder() { # NAME: until the test is over
     run --separate-stderr -123 env -i /bin/sh -c "$PAWL run -u $PAWL_URL -n --metrics-dir metrics nightly true"
     [ -z "$output$stderr" ]
     [ "$(of pawl_acquire_total nightly 'result="busy"')" = 1 ]
+}
+
+@test "what can be counted is 0 from the first run on: Prometheus sees no increase from nothing to 1" {
+    pawl run --metrics-dir metrics job true
+    for result in busy timeout cancelled lost unreachable denied unsafe invalid unsupported internal; do
+        [ "$(of pawl_acquire_total job "result=\"$result\"")" = 0 ]
+    done
+    run -120 pawl run -u file:gone/locks --metrics-dir metrics job true
+    [ "$(of pawl_acquire_total job 'result="denied"')$(of pawl_acquire_total job 'result="unreachable"')" != 00 ]
 }
 
 @test "many runs at once: none is lost" {
