@@ -15,7 +15,8 @@ static const char usage[] =
     "\n"
     "      --for correctness  what may grant a lock twice is unsafe, as long as no guard is named\n"
     "      --for efficiency   what only matters if nothing may ever be done twice is no warning\n"
-    "      --seal GUARD[#RESOURCE]  that pawl run will name; it has to answer\n"
+    "      --seal GUARD[#RESOURCE]  that pawl run will name; doctor has to be able to write there (it leaves one\n"
+    "                     record of its own, pawl-doctor)\n"
     "      --guarantees       what is promised here, and what is not, given what was found\n"
     "      --acl              only the smallest rights, as lines for the service's own tools; asks nobody\n"
     "      --json             one JSON object for each finding, the good ones too; or promise; or line\n"
@@ -169,14 +170,16 @@ static void add_correctness(struct findings *all, enum fence fence, const char *
                             guarded ? PAWL_LEVEL_FINE : PAWL_LEVEL_UNSAFE,
                             "C05",
                             "correctness",
-                            guarded    ? "the guard answers"
+                            guarded    ? "the guard can be written, or will be made by the first write"
                             : *why_not ? why_not
                                        : "the service may grant a lock twice, and no guard is named",
                             guarded ? ""
-                                    : "a holder that is paused or cut off for longer than the ttl may not know that it "
-                                      "lost the lock",
+                            : *why_not
+                                ? "with that guard pawl run --seal fails, and starts nothing"
+                                : "a holder that is paused or cut off for longer than the ttl may not know that it "
+                                  "lost the lock",
                             guarded    ? ""
-                            : *why_not ? "a guard that can be reached from here"
+                            : *why_not ? "a guard that can be reached and written from here"
                                        : "a guard at the resource: --seal GUARD#RESOURCE here and for pawl run; or, on "
                                          "one machine, file:"};
     collect(&f, all);
@@ -239,10 +242,10 @@ int cmd_doctor(int argc, char **argv) {
         if (pawl_doctor(client, wait_ms, collect, &all, &error)) code = complain_error(NULL, &error);
         else {
             enum fence fence = fences_alone(client) ? FENCED_ALONE : FENCED_NOT;
-            if (fence == FENCED_NOT && (common.for_correctness || seal)) {
-                if (seal && seal_look(seal, &error) == PAWL_OK) fence = FENCED_GUARD;
+            bool answers = seal && seal_look(seal, &error) == PAWL_OK;
+            if (fence == FENCED_NOT && answers) fence = FENCED_GUARD;
+            if ((seal && !answers) || (fence != FENCED_ALONE && (common.for_correctness || seal)))
                 add_correctness(&all, fence, error.text);
-            }
             code = report(&all, &common, guarantees, fence);
         }
         free_findings(&all);

@@ -76,8 +76,8 @@ static int cmd_help(int argc, char **argv) {
     return row->run(2, help);
 }
 
-/* A descriptor that we open must never become 0, 1 or 2; a word for a stdout that is closed fails. A command that we run
- * finds closed what was closed. */
+/* A descriptor that we open must never become 0, 1 or 2; a word for a stdout that is closed fails. A command that we
+ * run finds closed what was closed. */
 static void open_standard_descriptors(void) {
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0) open("/dev/null", (fd == 2 ? O_WRONLY : O_RDONLY) | O_CLOEXEC);

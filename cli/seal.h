@@ -16,7 +16,9 @@ int seal_open(const char *text, const char *name, const char *lock_url, struct s
  * PAWL_ECANCELLED: cancel_fd became readable meanwhile; the step may still happen until this process ends, which is
  * due. */
 int seal_raise(struct seal *seal, int64_t token, pid_t worker, const char *command, int cancel_fd, pawl_error *error);
-/* Whether the guard answers for the resource; one that was never written is as good. */
+/* Whether the guard answers for the resource, and can be written: with a record of doctor's own, since whatever is less
+ * than that proves less. A resource that was never written is as good, and so is a file or a directory that the first
+ * write will make: doctor makes none. */
 int seal_look(struct seal *seal, pawl_error *error);
 void seal_close(struct seal *seal); /* NULL is allowed */
 #endif

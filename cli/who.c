@@ -161,17 +161,18 @@ static void free_lines(struct line *lines, size_t n) {
 
 /* --- verbs --- */
 
-static const char who_usage[] = "pawl who [options] NAME\n"
-                                "\n"
-                                "Who holds the lock, since when, with which token, and who waits.\n"
-                                "\n"
-                                "      --json        one JSON object\n"
-                                "  -w, --wait DUR    for the service to answer (5s)\n"
-                                "  -q                no output: the exit code tells\n"
-                                "  -u, --url URL   -v   --log text|json\n"
-                                "\n"
-                                "Exit: 0 held; 1 free; 119 no locks can be kept there; 120 the service does not answer, or\n"
-                                "denies it; 125 failed.\n";
+static const char who_usage[] =
+    "pawl who [options] NAME\n"
+    "\n"
+    "Who holds the lock, since when, with which token, and who waits.\n"
+    "\n"
+    "      --json        one JSON object\n"
+    "  -w, --wait DUR    for the service to answer (5s)\n"
+    "  -q                no output: the exit code tells\n"
+    "  -u, --url URL   -v   --log text|json\n"
+    "\n"
+    "Exit: 0 held; 1 free; 119 no locks can be kept there; 120 the service does not answer, or\n"
+    "denies it; 125 failed.\n";
 
 int cmd_who(int argc, char **argv) {
     struct common common = COMMON_INIT;
@@ -200,16 +201,17 @@ int cmd_who(int argc, char **argv) {
     return code;
 }
 
-static const char ls_usage[] = "pawl ls [options]\n"
-                               "\n"
-                               "All locks that are held or waited for, one a line, sorted by name:\n"
-                               "NAME TOKEN HELD-BY FOR LEFT WAITING. Unknown is -; blanks in a column are %20.\n"
-                               "\n"
-                               "      --json        one JSON object a line\n"
-                               "  -w, --wait DUR    for the service to answer (5s)\n"
-                               "  -u, --url URL   -v   -q   --log text|json\n"
-                               "\n"
-                               "Exit: 0; 119 no locks can be kept there; 120 the service does not answer, or denies it; 125 failed.\n";
+static const char ls_usage[] =
+    "pawl ls [options]\n"
+    "\n"
+    "All locks that are held or waited for, one a line, sorted by name:\n"
+    "NAME TOKEN HELD-BY FOR LEFT WAITING. Unknown is -; blanks in a column are %20.\n"
+    "\n"
+    "      --json        one JSON object a line\n"
+    "  -w, --wait DUR    for the service to answer (5s)\n"
+    "  -u, --url URL   -v   -q   --log text|json\n"
+    "\n"
+    "Exit: 0; 119 no locks can be kept there; 120 the service does not answer, or denies it; 125 failed.\n";
 
 static int list_locks(const struct people *people, const char *url, bool json) {
     struct line *lines = json || people->n == 0 ? NULL : calloc(people->n, sizeof *lines);

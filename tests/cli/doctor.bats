@@ -115,6 +115,21 @@ EOF
     done
     planted "any: (nothing: correctness, and a guard that answers)" "" --for correctness --seal dir:data
     planted "any: a guard that cannot be reached" "C05 unsafe" --for correctness --seal redis://127.0.0.1:1
+    planted "any: a guard in a directory that cannot be made" "C05 unsafe" --for correctness --seal dir:gone/data
+    planted "any: a guard in a file that cannot be made" "C05 unsafe" --for correctness --seal sqlite:gone/data.db#r
+    : >plain
+    planted "any: a guard whose directory is a file" "C05 unsafe" --for correctness --seal dir:plain
+    planted "any: a guard whose directory's parent is a file" "C05 unsafe" --for correctness --seal dir:plain/data
+    planted "any: a guard whose file is no database" "C05 unsafe" --for correctness --seal sqlite:"$BATS_TEST_FILENAME"
+    run -2 pawl doctor --for correctness --seal dir:gone/data
+    in_output "correctness: with a guard only"
+    in_output "the guard's place gone/data is not there, and cannot be made: No such file or directory"
+    planted "any: a guard that is not there, and a service that needs none" "+C05 unsafe" --seal dir:gone/data file:locks
+    run pawl doctor --seal dir:data file:locks
+    [[ ${lines[1]} == "good for   efficiency: yes        correctness: yes" ]]
+    # What the first write would make is not made by doctor.
+    for seal in dir:later sqlite:later.db#r; do run -0 pawl doctor --for correctness --seal "$seal"; done
+    [ ! -e later ] && [ ! -e later.db ]
     run --separate-stderr -125 pawl doctor --acl --guarantees
     in_stderr "not both"
     slow_way "$PAWL_TEST_REDIS_PORT" 400

@@ -19,6 +19,24 @@ setup() {
     done
 }
 
+@test "doctor says that a guard is one that can be written, and writes to no other resource" {
+    for url in "${kinds[@]}"; do
+        run -0 pawl doctor -u mem: --for correctness --seal "$url#untouched" --json
+        jq -es 'any(.id == "C05" and .level == "ok")' <<<"$output"
+        run -1 pawl guard get "$url" untouched
+        [ "$(pawl guard get "$url" pawl-doctor --json | jq -r .lock)" = pawl-doctor ]
+    done
+}
+
+@test "doctor finds a guard that can be read but not written" {
+    [ -n "${PAWL_TEST_REDIS-}" ] || skip "no Redis"
+    hostport=${PAWL_TEST_REDIS#redis://} && hostport=${hostport%%/*}
+    redis-cli -h "${hostport%:*}" -p "${hostport##*:}" ACL SETUSER reader on '>secret' '~*' '&*' +@read +info +@connection
+    run -2 pawl doctor -u mem: --for correctness --seal "redis://reader:secret@$hostport#r" --json
+    jq -es 'any(.id == "C05" and .level == "unsafe" and (.seen | contains("evalsha")))' <<<"$output"
+    redis-cli -h "${hostport%:*}" -p "${hostport##*:}" ACL DELUSER reader
+}
+
 @test "pawl run, a seal, and a zombie" {
     for url in "${kinds[@]}"; do
         run -0 pawl run -u "$url" --seal "$url#balance" acct -- sh -c 'echo $PAWL_SERVICE $PAWL_TOKEN; printf 2500 | '"$PAWL_BIN"' guard put '"$url"' balance'
