@@ -88,6 +88,22 @@ static bool two_parts(const char *name, size_t length, struct key *ret, pawl_err
     return false;
 }
 
+int key_shown(const char *name, int64_t ret[2]) {
+    char text[24];
+    if (strncmp(name, "key:", 4) != 0) return 0;
+    const char *first = name + 4, *slash = strchr(first, '/');
+    if (!slash) {
+        if (!number(first, strlen(first), INT64_MIN, INT64_MAX, text)) return 0;
+        ret[0] = strtoll(text, NULL, 10);
+        return 1;
+    }
+    if (!number(first, (size_t)(slash - first), INT32_MIN, INT32_MAX, text)) return 0;
+    ret[0] = strtoll(text, NULL, 10);
+    if (!number(slash + 1, strlen(slash + 1), INT32_MIN, INT32_MAX, text)) return 0;
+    ret[1] = strtoll(text, NULL, 10);
+    return 2;
+}
+
 bool key_of(enum key_mode mode, const char *name, size_t length, struct key *ret, pawl_error *error) {
     *ret = (struct key){.expression = modes[mode].expression, .n = mode == KEY_INT4X2 ? 2 : 1};
     ret->values[0] = ret->text[0];

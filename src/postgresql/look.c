@@ -77,14 +77,30 @@ static bool show(enum key_mode mode, const PGresult *r, int row, const char *nam
     return each(&record, data);
 }
 
-/* "AND ...": the locks of the name whose key is the statement's parameter. */
-static void target_of(const struct bk_session *s, char *ret, size_t size) {
-    snprintf(ret, size,
-             s->bk->key == KEY_INT4X2 ? "AND l.objsubid = 2 AND l.classid::int8 = (" KEY_PART(
-                                            "$1") ")::int8 & 4294967295 AND l.objid::int8 = "
-                                                  "(" KEY_PART("$2") ")::int8 & 4294967295%.0s"
-                                      : "AND l.objsubid = 1 AND (l.classid::int8 << 32 | l.objid::int8) = %s",
-             key_expression(s->bk->key));
+/* "AND ...": the locks of a name: those of its key, *ret, and, where the name is one that only pawl ls gives, those of
+ * the number that it shows. */
+static bool target_of(const struct bk_session *s, const char *name, size_t length, struct key *ret, char *text,
+                      size_t size, pawl_error *error) {
+    char own[400] = "false", shown[200] = "";
+    int64_t n[2];
+    int numbers = key_shown(name, n);
+    if (key_of(s->bk->key, name, length, ret, numbers ? NULL : error))
+        snprintf(own, sizeof own,
+                 s->bk->key == KEY_INT4X2 ? "l.objsubid = 2 AND l.classid::int8 = (" KEY_PART(
+                                                "$1") ")::int8 & 4294967295 AND l.objid::int8 = "
+                                                      "(" KEY_PART("$2") ")::int8 & 4294967295%.0s"
+                                          : "l.objsubid = 1 AND (l.classid::int8 << 32 | l.objid::int8) = %s",
+                 key_expression(s->bk->key));
+    else if (numbers) ret->n = 0;
+    else return false;
+    if (numbers == 1)
+        snprintf(shown, sizeof shown, " OR l.objsubid = 1 AND (l.classid::int8 << 32 | l.objid::int8) = '%lld'::int8",
+                 (long long)n[0]);
+    if (numbers == 2)
+        snprintf(shown, sizeof shown, " OR l.objsubid = 2 AND l.classid::int8 = %lld AND l.objid::int8 = %lld",
+                 (long long)n[0] & 0xFFFFFFFF, (long long)n[1] & 0xFFFFFFFF);
+    snprintf(text, size, "AND (%s%s)", own, shown);
+    return true;
 }
 
 enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
@@ -92,9 +108,8 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     AUTO_RESULT result = NULL;
     struct key key = {.n = 0};
     char sql[2048];
-    if (name && !key_of(s->bk->key, name, strlen(name), &key, error)) return BK_FAULT;
-    char target[512] = "";
-    if (name) target_of(s, target, sizeof target);
+    char target[640] = "";
+    if (name && !target_of(s, name, strlen(name), &key, target, sizeof target, error)) return BK_FAULT;
     snprintf(sql, sizeof sql,
              "SELECT l.classid, l.objid, l.objsubid, l.granted, l.mode, a.application_name, a.pid, a.usename, "
              "coalesce(host(a.client_addr), ''), coalesce((extract(epoch FROM %s) * 1000)::int8, 0) FROM pg_locks l "
@@ -120,10 +135,11 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
 #define LAST_ANSWER_MS 2000 /* for the last look, which tells what is still there */
 
 /* Columns: application_name, pid, usename, client address, and a prepared transaction's name as SQL has it. */
-static enum bk_says ask_holders(struct bk_session *s, const struct key *key, bool end, struct bk_until until,
+static enum bk_says ask_holders(struct bk_session *s, const struct bk_claim *claim, bool end, struct bk_until until,
                                 PGresult **ret, pawl_error *error) {
-    char sql[2048], target[512];
-    target_of(s, target, sizeof target);
+    char sql[2048], target[640];
+    struct key key;
+    if (!target_of(s, claim->name, claim->name_len, &key, target, sizeof target, error)) return BK_FAULT;
     snprintf(
         sql, sizeof sql,
         "SELECT a.application_name, l.pid, a.usename, coalesce(host(a.client_addr), ''), quote_literal(p.gid)%s "
@@ -133,7 +149,7 @@ static enum bk_says ask_holders(struct bk_session *s, const struct key *key, boo
         "WHERE l.locktype = 'advisory' AND l.granted "
         "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) %s",
         end ? ", pg_terminate_backend(l.pid)" : "", target);
-    return question_once(s, sql, key->n, key->values, until, ret, error);
+    return question_once(s, sql, key.n, key.values, until, ret, error);
 }
 
 /* One of those that were told to end, and that has it still. -1: none. */
@@ -150,7 +166,7 @@ static bool pause_until(struct bk_until until) {
 }
 
 /* A session that was told to end may be long about it, or stand still; and a prepared transaction has none. */
-static enum bk_says see_them_go(struct bk_session *s, const struct key *key, const PGresult *told,
+static enum bk_says see_them_go(struct bk_session *s, const struct bk_claim *claim, const PGresult *told,
                                 struct bk_until until, pawl_error *error) {
     for (int i = 0; i < PQntuples(told); i++)
         if (PQgetisnull(told, i, 1)) {
@@ -165,7 +181,7 @@ static enum bk_says see_them_go(struct bk_session *s, const struct key *key, con
     answer.at_ns = clock_after_ms(until.at_ns, LAST_ANSWER_MS);
     for (;;) {
         AUTO_RESULT now = NULL;
-        enum bk_says says = ask_holders(s, key, false, answer, &now, error);
+        enum bk_says says = ask_holders(s, claim, false, answer, &now, error);
         if (says != BK_YES) return says;
         int left = still_there(told, now);
         if (left < 0) return BK_YES;
@@ -183,13 +199,11 @@ enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool
                         struct bk_evicted *ret, pawl_error *error) {
     (void)at_once;
     AUTO_RESULT told = NULL;
-    struct key key;
-    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
-    enum bk_says says = ask_holders(s, &key, true, until, &told, error);
+    enum bk_says says = ask_holders(s, claim, true, until, &told, error);
     if (says != BK_YES) return says;
     if (PQntuples(told) == 0) return BK_NO;
     about_of(told, 0, 0, ret->holder);
-    return see_them_go(s, &key, told, until, error);
+    return see_them_go(s, claim, told, until, error);
 }
 
 /* --- numbers --- */

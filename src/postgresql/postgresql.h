@@ -60,6 +60,9 @@ struct key {
     "CASE WHEN " parameter "::text ~ '^-?[0-9]+$' THEN " parameter "::text::int4 ELSE hashtext(" parameter "::text) "  \
     "END"
 bool key_of(enum key_mode mode, const char *name, size_t length, struct key *ret, pawl_error *error);
+/* "key:NUMBER" and "key:CLASS/ID", as pawl ls shows a lock whose name nobody can know: the numbers. 0: it is no such
+ * text, 1: NUMBER in ret[0], 2: CLASS and ID in ret[0] and ret[1]. */
+int key_shown(const char *name, int64_t ret[2]);
 const char *key_expression(enum key_mode mode);
 bool key_mode_parse(const char *text, enum key_mode *ret);
 
@@ -71,8 +74,8 @@ void statements_free(struct bk *bk);
 extern const char statement_bare_wait[];
 
 /* session.c */
-/* Two connections try, free and try again the same lock: YES, FAULT with PAWL_EUNSAFE (it only pretends to lock), or what
- * kept us from knowing. */
+/* Two connections try, free and try again the same lock: YES, FAULT with PAWL_EUNSAFE (it only pretends to lock), or
+ * what kept us from knowing. */
 enum bk_says session_exclusion(struct bk_session *s, struct bk_until until, pawl_error *error);
 enum bk_says session_connect(struct bk *bk, struct bk_until until, struct bk_session **ret, pawl_error *error);
 /* One without settings of its own, for single statements: a pooler may stand between. */
@@ -108,7 +111,8 @@ enum bk_says question_script(struct bk_session *s, const char *sql, struct bk_un
 /* look.c */
 enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
                           pawl_error *error);
-enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error); /* doctor.c */
+enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until,
+                         pawl_error *error); /* doctor.c */
 enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool at_once, struct bk_until until,
                         struct bk_evicted *ret, pawl_error *error);
 enum bk_says look_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until, struct bk_tokens *ret,

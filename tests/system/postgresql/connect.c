@@ -312,6 +312,21 @@ static int collect(const pawl_entry *entry, void *data) {
     return 0;
 }
 
+/* What is shown as a name is one: the holder is found by it, and the lock taken away. */
+static void by_name(pawl_client *client, char *names, PGconn *conn) {
+    for (char *save, *name = strtok_r(names, " ", &save); name; name = strtok_r(NULL, " ", &save)) {
+        char found[256] = "", same[256];
+        snprintf(same, sizeof same, "%s ", name);
+        must(pawl_inspect(client, name, 5000, collect, found, &holding_error));
+        assert_string_equal(found, same);
+        pawl_broken broken = PAWL_BROKEN_INIT;
+        if (!conn) continue;
+        must(pawl_break(client, name, 0, 20000, &broken, &holding_error));
+        assert_true(broken.was_held);
+        return; /* its session had the others */
+    }
+}
+
 /* pawl ls: names are not kept anywhere. A number that is the name of a lock is shown so, any other as a key. */
 static void test_numbers_are_shown_as_what_they_are(void **state) {
     (void)state;
@@ -324,8 +339,22 @@ static void test_numbers_are_shown_as_what_they_are(void **state) {
         pawl_client *client = client_of(with(server.url, "%s", rows[i][0]), 0);
         must(pawl_inspect(client, NULL, 5000, collect, names, &holding_error));
         assert_string_equal(names, rows[i][1]);
+        by_name(client, names, NULL);
+        if (i == 0) {
+            char none[256] = "";
+            must(pawl_inspect(client, "key:8", 5000, collect, none, &holding_error));
+            must(pawl_inspect(client, "key:9/-5", 5000, collect, none, &holding_error));
+            pawl_lock *called = hold(client, "key:11"); /* a name as any other */
+            must(pawl_inspect(client, "key:11", 5000, collect, none, &holding_error));
+            assert_string_equal(none, "key:11 ");
+            must(pawl_release(called, 5000, &holding_error));
+        }
         pawl_close(client);
     }
+    pawl_client *client = client_of(server.url, 0);
+    char name[] = "key:-5/9";
+    by_name(client, name, conn);
+    pawl_close(client);
     PQfinish(conn);
 }
 
