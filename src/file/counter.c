@@ -99,14 +99,14 @@ static bool parse_state(const char text[COUNTER_SIZE], struct counter_state *ret
 /* --- the file --- */
 
 static int failed(const struct place *place, const char *attempted, pawl_error *error) {
-    return place_errno(place, COUNTER_FILE, attempted, error);
+    return place_errno(place, place->counter_file, attempted, error);
 }
 
 static int create(struct place *place, pawl_error *error) {
     struct counter_state empty = {.boot = "------------------------------------"};
     char text[COUNTER_SIZE];
     print_state(&empty, text);
-    return place_create(place, COUNTER_FILE, text, COUNTER_SIZE, true, error);
+    return place_create(place, place->counter_file, text, COUNTER_SIZE, true, error);
 }
 
 static int open_counter(struct place *place, pawl_error *error) {
@@ -114,16 +114,16 @@ static int open_counter(struct place *place, pawl_error *error) {
     struct statx birth;
     int fd;
     for (int made = 0;; made++) {
-        fd = place_openat(place, COUNTER_FILE, 0);
+        fd = place_openat(place, place->counter_file, 0);
         if (fd >= 0) break;
-        if (errno != ENOENT || made == 100) return place_unopened(place, COUNTER_FILE, "token counter", error);
+        if (errno != ENOENT || made == 100) return place_unopened(place, place->counter_file, "token counter", error);
         int code = create(place, error);
         if (code) return code;
     }
     int code = PAWL_OK;
     if (fstat(fd, &st) != 0 || statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &birth) != 0)
         code = failed(place, "look at the token counter", error);
-    else code = place_trusts(place, COUNTER_FILE, "token counter", &st, error);
+    else code = place_trusts(place, place->counter_file, "token counter", &st, error);
     if (code) {
         close(fd);
         return code;
@@ -155,13 +155,14 @@ static int lock(struct place *place, struct bk_until until, pawl_error *error) {
             continue;
         }
         if (clock_now_ns() >= until.at_ns)
-            return error_set(error, PAWL_EUNREACHABLE, COUNTER_FILE,
+            return error_set(error, PAWL_EUNREACHABLE, place->counter_file,
                              "the token counter %s/%s stays locked by another process; one that was stopped? (lslocks)",
-                             place->dir, COUNTER_FILE);
+                             place->dir, place->counter_file);
         struct pollfd cancel = {.fd = until.cancel_fd, .events = POLLIN};
         struct timespec nap = {.tv_nsec = tries < 40 ? 50000 : 1000000};
         if (ppoll(&cancel, 1, &nap, NULL) > 0)
-            return error_set(error, PAWL_ECANCELLED, COUNTER_FILE, "cancelled while waiting for the token counter");
+            return error_set(error, PAWL_ECANCELLED, place->counter_file,
+                             "cancelled while waiting for the token counter");
     }
     return PAWL_OK;
 }
@@ -174,7 +175,7 @@ static bool current(struct place *place) {
     int64_t size, now = clock_now_ns();
     if (now - counter->looked_ns < NS_PER_MS) return place_linked(counter->fd, &size);
     counter->looked_ns = now;
-    return place_inode(place->fd, COUNTER_FILE, &dev, &ino, &size) && ino == counter->ino && dev == counter->dev;
+    return place_inode(place->fd, place->counter_file, &dev, &ino, &size) && ino == counter->ino && dev == counter->dev;
 }
 
 /* Locks the file that the name leads to now, and reads it. */
@@ -187,8 +188,8 @@ static int enter(struct place *place, struct bk_until until, struct counter_stat
         if (current(place)) break;
         forget_counter(place); /* replaced by another, as by a restore: that one counts */
         if (tries == 100)
-            return error_set(error, PAWL_EUNREACHABLE, COUNTER_FILE, "%s/%s is replaced all the time", place->dir,
-                             COUNTER_FILE);
+            return error_set(error, PAWL_EUNREACHABLE, place->counter_file, "%s/%s is replaced all the time",
+                             place->dir, place->counter_file);
     }
     char text[COUNTER_SIZE];
     ssize_t n = pread(counter->fd, text, COUNTER_SIZE, 0);
@@ -197,10 +198,10 @@ static int enter(struct place *place, struct bk_until until, struct counter_stat
     else if (n < 0) code = failed(place, "read the token counter", error);
     else if (n != COUNTER_SIZE || !parse_state(text, ret))
         code =
-            error_set(error, PAWL_EUNSAFE, COUNTER_FILE,
+            error_set(error, PAWL_EUNSAFE, place->counter_file,
                       "the token counter %s/%s is damaged, nothing was changed: restore it from a backup; or, if the "
                       "clock of this machine is right, remove it, and tokens start at the clock",
-                      place->dir, COUNTER_FILE);
+                      place->dir, place->counter_file);
     if (code) unlock(place);
     return code;
 }
@@ -235,10 +236,10 @@ static int reserve(struct place *place, struct counter_state *state, pawl_error 
 static int need_clock(const struct place *place, int64_t now_us, pawl_error *error) {
     if (now_us >= CLOCK_SANE_US) return PAWL_OK;
     return error_set(
-        error, PAWL_EUNSAFE, COUNTER_FILE,
+        error, PAWL_EUNSAFE, place->counter_file,
         "the token counter %s/%s is new, or was restored, and must start at the clock, but the clock of this "
         "machine says a time before 2020; set it first",
-        place->dir, COUNTER_FILE);
+        place->dir, place->counter_file);
 }
 
 /* Whether the file is the one that its content says, and of this boot; if not, the state starts anew. */
@@ -262,8 +263,8 @@ static int identify(const struct place *place, struct counter_state *state, int6
 }
 
 static int exhausted(const struct place *place, pawl_error *error) {
-    return error_set(error, PAWL_EUNSAFE, COUNTER_FILE, "the numbers of %s/%s are used up (2^53)", place->dir,
-                     COUNTER_FILE);
+    return error_set(error, PAWL_EUNSAFE, place->counter_file, "the numbers of %s/%s are used up (2^53)", place->dir,
+                     place->counter_file);
 }
 
 enum bk_says counter_draw(struct place *place, struct bk_until until, uint64_t *ret, pawl_error *error) {

@@ -13,7 +13,7 @@
 #include "backend.h"
 #include "place.h"
 
-#define COUNTER_FILE ".pawl.tokens"
+#define COUNTER_FILE ".pawl.tokens" /* where anybody makes files, each user has one of his own, .UID behind it */
 #define COUNTER_AHEAD (UINT64_C(1) << 22)
 /* Opens it, made if need be: where strangers make files, before a lock file is made, or who gets no token here would
  * leave one behind that nobody else may use. */

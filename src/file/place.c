@@ -2,6 +2,7 @@
  * the kernel's mount table before the path is touched, because touching a dead one hangs beyond the reach of SIGKILL.
  */
 #include "place.h"
+#include "counter.h"
 #include "random.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -226,9 +227,11 @@ static void adopt(struct place *place, int fd, const struct stat *st) {
     place->fd = fd;
     place->dev = st->st_dev;
     place->ino = st->st_ino;
-    place->owner = st->st_uid;
     place->group = (st->st_mode & S_ISGID) && (st->st_mode & S_IWGRP);
     place->anybody = st->st_mode & S_IWOTH;
+    /* There nobody can lock a file of another, so the numbers of one user are all that a lock ever has. */
+    if (place->anybody) snprintf(place->counter_file, sizeof place->counter_file, COUNTER_FILE ".%u", geteuid());
+    else strcpy(place->counter_file, COUNTER_FILE);
 }
 
 /* A write beyond the limit would raise SIGXFSZ, which ends the program. */
@@ -348,7 +351,7 @@ int place_trusts(const struct place *place, const char *file, const char *what, 
     if (!S_ISREG(st->st_mode)) why = "is not a regular file";
     else if (st->st_nlink > 1) why = "has more than one link";
     if (why) return error_set(error, PAWL_EUNSAFE, file, "the %s %s/%s %s; refused", what, place->dir, file, why);
-    if (place->anybody && st->st_uid != geteuid() && st->st_uid != 0 && st->st_uid != place->owner)
+    if (place->anybody && st->st_uid != geteuid())
         return error_set(
             error, PAWL_EUNSAFE, file,
             "the %s %s/%s was made by user %d, and anybody may make files there; refused (users share locks in "

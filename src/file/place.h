@@ -33,10 +33,10 @@ struct place {
     int fd;
     dev_t dev;
     ino_t ino;
-    uid_t owner;
     bool group;    /* setgid and group-writable: files are made for the group */
     bool anybody;  /* world-writable and sticky: strangers make files here */
     char boot[37]; /* boot id of the kernel */
+    char counter_file[24];
     struct counter counter;
 };
 

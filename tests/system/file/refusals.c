@@ -188,17 +188,29 @@ static int take_new(void) {
     return says;
 }
 
-/* The owner took a lock here, so the counter is his. */
-static void who_gets_no_token_leaves_no_file(void **state) {
+/* Each user has numbers of his own there, and locks of his own; nobody keeps another from them by being first. */
+static void users_do_not_meet_where_anybody_makes_files(void **state) {
     (void)state;
     if (geteuid() != 0) skip();
     struct party party;
     assert_int_equal(chmod(dir, 01777), 0);
+    assert_int_equal(as_nobody(take_new), BK_YES);
+    assert_int_equal(access(in_dir(".pawl.tokens.65534"), F_OK), 0);
     party_open(&party, dir, "old");
     assert_int_equal(party_take(&party, false), BK_YES);
+    assert_int_equal(access(in_dir(".pawl.tokens.0"), F_OK), 0);
+    party_close(&party);
+    refused("new", PAWL_EUNSAFE, "was made by user 65534");
+    assert_int_equal(as_nobody(take_new), BK_YES);
+}
+
+static void who_gets_no_token_leaves_no_file(void **state) {
+    (void)state;
+    if (geteuid() != 0) skip();
+    assert_int_equal(chmod(dir, 01777), 0);
+    write_file(in_dir(".pawl.tokens.65534"), "", 0);
     assert_int_equal(as_nobody(take_new), BK_FAULT);
     assert_int_equal(access(in_dir("new"), F_OK), -1);
-    party_close(&party);
     assert_int_equal(take_new(), BK_YES);
 }
 
@@ -401,6 +413,7 @@ int main(void) {
         TEST(content_put_over_ours),
         TEST(an_empty_file_is_locked_as_it_is),
         TEST(a_strangers_file_where_anybody_makes_files),
+        TEST(users_do_not_meet_where_anybody_makes_files),
         TEST(who_gets_no_token_leaves_no_file),
         TEST(directories),
         TEST(without_rights),
