@@ -46,8 +46,9 @@ struct hub {
     int epoll, timer, turn;
     bool heard; /* since the timer's last tick */
     struct map watches;
-    int64_t sent_to; /* all watches up to this id were sent */
-    int room;        /* how many more of holders' keys until `turn` ticks; it does while there is less than all */
+    int unsent;             /* watches of holders' keys that are still to be sent */
+    int64_t sent_to;        /* all up to this id were */
+    int room;               /* how many more until `turn` ticks; it does while there is less than all */
     int64_t over[OVER_MAX]; /* watches of keys that are gone: cancelled when something else is sent */
     int n_over;
 };
@@ -126,7 +127,8 @@ static struct watch *by_id(const struct hub *hub, int64_t id) { /* the node is i
 
 static void unwatch(struct hub *hub, struct watch *gone) {
     if (hub->n_over == OVER_MAX) cancel_what_is_over(hub);
-    hub->over[hub->n_over++] = (int64_t)gone->node.hash;
+    if (gone->sent) hub->over[hub->n_over++] = (int64_t)gone->node.hash;
+    else hub->unsent--;
     map_remove(&hub->watches, &gone->node);
     free(gone);
 }
@@ -138,6 +140,7 @@ static struct watch *add_watch(struct hub *hub, const struct wish *wish) {
     watch->seen = wish->seen;
     watch->length = wish->length;
     watch->sent = false;
+    hub->unsent++;
     memcpy(watch->owner, wish->owner, 16);
     memcpy(watch->key, wish->key, wish->length);
     map_add(&hub->watches, &watch->node, (uint64_t)wish->id);
@@ -145,6 +148,7 @@ static struct watch *add_watch(struct hub *hub, const struct wish *wish) {
 }
 
 static void begin_watch(struct hub *hub, struct watch *watch) {
+    hub->unsent--;
     watch->sent = true;
     if (!send_create(hub, watch)) unwatch(hub, watch);
 }
@@ -154,7 +158,7 @@ static void begin_some(struct bk *bk) {
     struct hub *hub = bk->hub;
     int64_t last = atomic_load(&bk->watch_id), known = atomic_load(&bk->revision);
     struct itimerspec once = {.it_value.tv_sec = 1};
-    while (hub->room > 0 && hub->sent_to < last) {
+    while (hub->unsent > 0 && hub->room > 0 && hub->sent_to < last) {
         struct watch *watch = by_id(hub, ++hub->sent_to);
         if (!watch || watch->sent) continue;
         if (hub->room-- == OWN_AT_A_TIME) timerfd_settime(hub->turn, 0, &once, NULL);
@@ -166,6 +170,7 @@ static void begin_some(struct bk *bk) {
 /* The server ended it, as by compaction, or would begin it in a future that a restored store may never reach: it begins
  * now, and whoever it is for looks once more. */
 static void begin_anew(struct bk *bk, struct watch *watch) {
+    if (!watch->sent) return; /* then that is no answer to anything */
     send_cancel(bk->hub, (int64_t)watch->node.hash);
     map_remove(&bk->hub->watches, &watch->node);
     watch->from = watch->seen = 0;
@@ -182,6 +187,7 @@ void hub_watch(struct bk *bk, const struct bk_grant *grant) {
     keys_of(bk, grant->claim, &k);
     line->hub = hub;
     line->watch_id = wish.id = next_id(bk);
+    if (bk->hub->unsent == 0) bk->hub->sent_to = wish.id - 1;
     wish.length = (uint16_t)strlen(k.own);
     memcpy(wish.owner, grant->claim->owner, 16);
     memcpy(wish.key, k.own, wish.length);
@@ -211,7 +217,7 @@ static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake 
     if (good && r->header) heard_revision(bk, r->header->revision);
     if (!good) {
         error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the answer is not a watch's", http2_node(hub->h));
-    } else if (r->canceled && r->watch_id < 0) { /* as when the login ran out */
+    } else if (r->canceled && (r->created || r->watch_id < 0)) { /* as when the login ran out */
         error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s refuses to watch: %.200s", http2_node(hub->h),
                   r->cancel_reason);
         good = false;
@@ -279,7 +285,6 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
     }
     hub->epoll = hub->timer = hub->turn = -1;
     hub->heard = true;
-    hub->sent_to = atomic_load(&bk->watch_id);
     hub->room = OWN_AT_A_TIME;
     enum bk_says says = dial(bk, until, &way, error);
     if (says != BK_YES) {

@@ -114,6 +114,7 @@ static void listening(struct bk *bk) {
         MUST(add_watch(h, &wish));
     }
     begin_some(bk);
+    MUST(h->unsent == 0);
     if (hub_io(bk, wake, &woken, &error) == BK_FAULT) MUST(error.code && !bk->hub);
     hub_close(bk, true);
 }
