@@ -331,14 +331,21 @@ static int hold(struct hold *h) {
     return code;
 }
 
+/* Whoever asked for the release may have lost patience: he will ask again. */
+static bool gone(int fd) {
+    struct pollfd p = {.fd = fd};
+    return poll(&p, 1, 0) > 0;
+}
+
 /* The background side; whoever started it waits for "k", or for the exit code. */
 static int hold_behind_handle(struct hold *h) {
     h->listener = handle_listen(h->handle);
     if (h->listener < 0) return EXIT_FAILED;
     int code = hold(h);
-    bool will_be_asked = h->requester < 0 && h->held_since_ns && h->starter_fd < 0; /* the handle was taken */
+    bool waits = h->requester >= 0 && !gone(h->requester);
+    bool will_be_asked = !waits && h->held_since_ns && h->starter_fd < 0; /* the handle was taken */
     handle_end(h->handle, will_be_asked ? &h->result : NULL);
-    if (h->requester >= 0) handle_answer(h->requester, &h->result);
+    if (waits) handle_answer(h->requester, &h->result);
     return code;
 }
 

@@ -6,6 +6,7 @@
 #include "lock.h"
 #include "clock.h"
 #include "random.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,8 @@ static int check_arguments(pawl_client *c, const char *name, const pawl_acquire_
     if (code) return code;
     if (o->wait_ms < 0 || o->max_hold_ms < 0)
         return error_set(error, PAWL_EINVALID, NULL, "a time to wait or to hold cannot be negative");
+    if (o->cancel_fd >= 0 && fcntl(o->cancel_fd, F_GETFD) < 0)
+        return error_set(error, PAWL_EINVALID, NULL, "the cancel descriptor %d is not open", o->cancel_fd);
     if (o->shared && !caps->shared)
         return error_set(error, PAWL_EUNSUPPORTED, NULL, "%s: has no shared mode; file: and postgresql: have one",
                          caps->scheme);

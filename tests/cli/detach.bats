@@ -87,6 +87,16 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     [ ! -s "$BATS_TEST_TMPDIR/out" ]
 }
 
+@test "a release that was given up can be asked again" {
+    handle=$(pawl hold -d n)
+    kill -STOP "${handle%-*}"
+    run -124 timeout 1 "${PAWL_BIN:-pawl}" release "$handle"
+    kill -CONT "${handle%-*}"
+    until_ok 10 gone "${handle%-*}"
+    run --separate-stderr -0 pawl release --json "$handle"
+    jq -e '.event == "released"' <<<"$output"
+}
+
 @test "ended by TERM: a later release still tells that it was released, once" {
     handle=$(pawl hold -d n)
     kill -TERM "${handle%-*}"

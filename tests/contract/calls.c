@@ -339,6 +339,10 @@ static void arguments_are_checked(void **state) {
         options.max_hold_ms = wrong[i][2];
         if (pawl_acquire(client, "range", &options, &lock, NULL) != PAWL_EINVALID) fail_msg("range %zu", i);
     }
+    options = (pawl_acquire_options)PAWL_ACQUIRE_INIT;
+    options.cancel_fd = 9999;
+    assert_int_equal(pawl_acquire(client, "cancel", &options, &lock, &error), PAWL_EINVALID);
+    assert_non_null(strstr(error.text, "9999"));
     longest[512] = 0;
     assert_int_equal(call_try(client, longest), PAWL_OK);
     assert_null(lock);
