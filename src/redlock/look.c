@@ -7,28 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PATIENT_MS 1000 /* for all of them, where a quorum does not tell */
-
-/* The replies of one command, a plain one, by instance; NULL: none. Returns how many came. */
-static int gather(struct bk_session *s, struct args *words, bool patient, redisReply *ret[PEERS_MAX],
-                  struct bk_until until) {
-    struct question q = {.args = *words};
-    redisReply *reply;
-    int n = 0, i;
-    memset(ret, 0, PEERS_MAX * sizeof *ret);
-    round_start(s, &q, everybody(s), 0, until);
-    if (patient) s->enough = s->bk->n;
-    while (round_next(s, &i, &reply) == BK_YES) {
-        if (reply->type == REDIS_REPLY_ERROR && !verdict_is(reply->str, "WRONGTYPE")) {
-            verdict(&s->peers[i].wire, reply->str, &s->peers[i].why);
-            freeReplyObject(reply);
-            continue;
-        }
-        ret[i] = reply;
-        n++;
-    }
-    return n;
-}
+#define AT_ONCE ((WIRE_ARGS - 3) / 2) /* names in one question */
+#define PATIENT_MS 1000               /* for all of them, where a quorum does not tell */
 
 static void let_go(redisReply *replies[PEERS_MAX]) {
     for (int i = 0; i < PEERS_MAX; i++)
@@ -90,35 +70,69 @@ static void forget(struct seen *seen) {
     let_go(seen->queues);
 }
 
-/* Who votes is asked last: whoever does then has lost nothing before it told its value. */
-static void look(struct bk_session *s, const char *name, bool patient, struct seen *ret, struct bk_until until) {
-    struct bk_claim claim = {.name = name, .name_len = strlen(name)};
-    struct names names;
-    struct args get = {.n = 0}, left = {.n = 0}, queue = {.n = 0};
-    names_of(s->bk, &claim, &names);
-    arg_text(&get, "GET");
-    arg(&get, names.keys.lock, names.keys.lock_length);
-    arg_text(&left, "PTTL");
-    arg(&left, names.keys.lock, names.keys.lock_length);
-    arg_text(&queue, "ZRANGE");
-    arg(&queue, names.keys.queue, names.keys.queue_length);
-    arg_text(&queue, "0");
-    arg_text(&queue, "-1");
-    *ret = (struct seen){.voters = 0};
-    gather(s, &get, patient, ret->values, until);
-    gather(s, &left, patient, ret->lefts, until);
-    gather(s, &queue, patient, ret->queues, until);
-    peers voters = seed_voters(s, patient, until);
-    for (int i = 0; i < s->bk->n; i++) {
-        if (!ret->values[i]) continue;
+/* Takes element j out of a list. */
+static redisReply *take_out(redisReply *list, size_t j) {
+    if (list->type != REDIS_REPLY_ARRAY || j >= list->elements) return NULL;
+    redisReply *one = list->element[j];
+    list->element[j] = NULL;
+    return one;
+}
+
+/* One instance's answer of n names. */
+static void share_out(redisReply *reply, int i, int n, struct seen ret[]) {
+    for (int k = 0; k < n; k++) {
+        redisReply *of = take_out(reply, (size_t)k);
+        if (!of) continue;
+        ret[k].values[i] = take_out(of, 0);
+        ret[k].lefts[i] = take_out(of, 1);
+        ret[k].queues[i] = take_out(of, 2);
+        freeReplyObject(of);
+    }
+}
+
+static void ask(struct bk_session *s, struct question *q, int n, bool patient, struct seen ret[],
+                struct bk_until until) {
+    redisReply *reply;
+    int i;
+    round_start(s, q, everybody(s), 0, until);
+    if (patient) s->enough = s->bk->n;
+    while (round_next(s, &i, &reply) == BK_YES) {
+        if (reply->type == REDIS_REPLY_ERROR) verdict(&s->peers[i].wire, reply->str, &s->peers[i].why);
+        else share_out(reply, i, n, ret);
+        freeReplyObject(reply);
+    }
+}
+
+/* Only those that vote count. */
+static void count(const struct bk *bk, peers voters, struct seen *seen) {
+    for (int i = 0; i < bk->n; i++) {
+        if (!seen->values[i]) continue;
         if (voters >> i & 1) {
-            ret->voters++;
+            seen->voters++;
         } else {
-            freeReplyObject(ret->values[i]);
-            ret->values[i] = NULL;
+            freeReplyObject(seen->values[i]);
+            seen->values[i] = NULL;
         }
     }
-    ret->most = most_alike(s->bk, ret->values);
+    seen->most = most_alike(bk, seen->values);
+}
+
+/* At most AT_ONCE names. Who votes is asked last: whoever does then has lost nothing before it told its values. */
+static void look(struct bk_session *s, char *const names[], int n, bool patient, struct seen ret[],
+                 struct bk_until until) {
+    struct question q = {.script = &script_look, .keys = 2 * n, .args.n = 3};
+    struct names *keys = calloc((size_t)n, sizeof *keys);
+    memset(ret, 0, (size_t)n * sizeof *ret);
+    for (int k = 0; keys && k < n; k++) {
+        struct bk_claim claim = {.name = names[k], .name_len = strlen(names[k])};
+        names_of(s->bk, &claim, &keys[k]);
+        arg(&q.args, keys[k].keys.lock, keys[k].keys.lock_length);
+        arg(&q.args, keys[k].keys.queue, keys[k].keys.queue_length);
+    }
+    if (keys) ask(s, &q, n, patient, ret, until);
+    free(keys);
+    peers voters = seed_voters(s, patient, until);
+    for (int k = 0; k < n; k++) count(s->bk, voters, &ret[k]);
 }
 
 /* Held, or free even if all the others have what most have. */
@@ -141,30 +155,44 @@ static bool tell_holder(const struct bk *bk, const char *name, const struct seen
     return each(&r, data);
 }
 
-static enum bk_says one_name(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
-                             bool *ret_more, pawl_error *error) {
-    struct seen seen;
-    look(s, name, false, &seen, until);
-    if (!is_known(s->bk, &seen)) { /* an attempt on its way, it may be, or one that is slow */
+static enum bk_says tell_one(struct bk_session *s, char *name, struct seen *seen, bk_each *each, void *data,
+                             struct bk_until until, bool *ret_more, pawl_error *error) {
+    if (!is_known(s->bk, seen)) { /* an attempt on its way, it may be, or one that is slow */
         struct bk_until patient = until;
         int64_t most_ns = clock_after_ms(clock_now_ns(), PATIENT_MS);
         if (patient.at_ns > most_ns) patient.at_ns = most_ns;
-        forget(&seen);
-        look(s, name, true, &seen, patient);
+        forget(seen);
+        look(s, &name, 1, true, seen, patient);
         s->until = until;
     }
-    bool known = is_known(s->bk, &seen);
+    bool known = is_known(s->bk, seen);
     if (known) {
-        *ret_more = tell_holder(s->bk, name, &seen, each, data) && tell_waiters(name, seen.queues, each, data);
-    } else if (seen.voters < s->bk->quorum) {
-        if (!round_cut(s, error)) round_no_quorum(s, seen.voters, error);
+        *ret_more = tell_holder(s->bk, name, seen, each, data) && tell_waiters(name, seen->queues, each, data);
+    } else if (seen->voters < s->bk->quorum) {
+        if (!round_cut(s, error)) round_no_quorum(s, seen->voters, error);
     } else {
         error_set(error, PAWL_EUNREACHABLE, NULL,
                   "%s '%s': nobody can tell: %d of %d instances have one holder, %d are needed, and %d do not say",
-                  s->verb, name, seen.most.times, s->bk->n, s->bk->quorum, s->bk->n - seen.voters);
+                  s->verb, name, seen->most.times, s->bk->n, s->bk->quorum, s->bk->n - seen->voters);
     }
-    forget(&seen);
     return known ? BK_YES : BK_UNKNOWN;
+}
+
+/* At most AT_ONCE of them. */
+static enum bk_says tell_names(struct bk_session *s, char *const names[], int n, bk_each *each, void *data,
+                               struct bk_until until, bool *ret_more, pawl_error *error) {
+    struct seen *seen = calloc((size_t)n, sizeof *seen);
+    enum bk_says says = BK_YES;
+    if (!seen) {
+        error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
+        return BK_FAULT;
+    }
+    look(s, names, n, false, seen, until);
+    for (int k = 0; k < n && *ret_more && says == BK_YES; k++)
+        says = tell_one(s, names[k], &seen[k], each, data, until, ret_more, error);
+    for (int k = 0; k < n; k++) forget(&seen[k]);
+    free(seen);
+    return says;
 }
 
 /* --- all names --- */
@@ -227,6 +255,16 @@ static bool scan(struct bk_session *s, int i, struct list *l, struct bk_until un
 
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
+/* Each name once. */
+static void sort(struct list *l) {
+    size_t n = 0;
+    if (l->n) qsort(l->names, l->n, sizeof *l->names, by_text);
+    for (size_t i = 0; i < l->n; i++)
+        if (n > 0 && strcmp(l->names[i], l->names[n - 1]) == 0) free(l->names[i]);
+        else l->names[n++] = l->names[i];
+    l->n = n;
+}
+
 enum bk_says redlock_records(struct bk_session *s, const char *name, bk_each *each, void *data, struct bk_until until,
                              pawl_error *error) {
     struct list l = {0};
@@ -237,7 +275,7 @@ enum bk_says redlock_records(struct bk_session *s, const char *name, bk_each *ea
     s->verb = name ? "looking at" : "listing the locks";
     s->name = name ? name : "";
     seed(s, until);
-    if (name) return one_name(s, name, each, data, until, &more, error);
+    if (name) return tell_names(s, (char *[]){(char *)(uintptr_t)name}, 1, each, data, until, &more, error);
     peers voters = seed_voters(s, false, until);
     for (int i = 0; i < s->bk->n && __builtin_popcount(of) < s->bk->quorum; i++)
         if (voters >> i & 1 && scan(s, i, &l, until)) of |= 1u << i;
@@ -246,10 +284,11 @@ enum bk_says redlock_records(struct bk_session *s, const char *name, bk_each *ea
         if (!round_cut(s, error)) round_no_quorum(s, scanned, error);
         says = BK_UNKNOWN;
     }
-    if (l.n) qsort(l.names, l.n, sizeof *l.names, by_text);
-    for (size_t i = 0; i < l.n && more && says == BK_YES; i++)
-        if (i == 0 || strcmp(l.names[i], l.names[i - 1]) != 0)
-            says = one_name(s, l.names[i], each, data, until, &more, error);
+    sort(&l);
+    for (size_t i = 0; i < l.n && more && says == BK_YES; i += AT_ONCE) {
+        size_t n = l.n - i < AT_ONCE ? l.n - i : AT_ONCE;
+        says = tell_names(s, l.names + i, (int)n, each, data, until, &more, error);
+    }
     for (size_t i = 0; i < l.n; i++) free(l.names[i]);
     free(l.names);
     return says;

@@ -54,5 +54,5 @@ enum bk_says peer_hear(struct peer *p, redisReply **ret);
 void peer_close(struct peer *p, bool quiet);
 
 /* The scripts of this folder and their bits in `known`. */
-extern const struct script script_lock, script_seal, script_prove, script_seed; /* and script_release */
+extern const struct script script_lock, script_seal, script_prove, script_seed, script_look; /* and script_release */
 #endif

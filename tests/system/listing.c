@@ -117,6 +117,16 @@ static void of_redis(void **state) {
     server_stop(&s);
 }
 
+static void of_redlock(void **state) {
+    (void)state;
+    struct server s[3] = {0};
+    char url[128];
+    for (int i = 0; i < 3; i++) server_start_redis(&s[i], NULL);
+    snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", s[0].port, s[1].port, s[2].port);
+    held_and_listed(url, true);
+    for (int i = 0; i < 3; i++) server_stop(&s[i]);
+}
+
 /* Sessions know numbers in place of names, and hold up to some hundreds each. */
 static void of_postgresql(void **state) {
     (void)state;
@@ -141,7 +151,8 @@ static void of_etcd(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(of_files), cmocka_unit_test(of_redis),
-                                       cmocka_unit_test(of_postgresql), cmocka_unit_test(of_etcd)};
+                                       cmocka_unit_test(of_redlock), cmocka_unit_test(of_postgresql),
+                                       cmocka_unit_test(of_etcd)};
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
