@@ -5,7 +5,7 @@ load helper
 
 setup_file() {
     export redlock_url= redlock_pids=
-    command -v redis-server >/dev/null && [ -n "${PAWL_TEST_REDIS:-}" ] || return 0
+    pawl version | grep -qw redlock && command -v redis-server >/dev/null || return 0
     for _ in 1 2 3; do
         port=$(free_port)
         redis-server --port "$port" --bind 127.0.0.1 --save '' >/dev/null 2>&1 3>&- &
