@@ -228,6 +228,30 @@ static void waiter_gets_it(void **state) {
     pawl_close(b);
 }
 
+/* A ttl counts from the request that got the lock, not from the first. */
+static void waiting_costs_no_ttl(void **state) {
+    struct suite *suite = *state;
+    pawl_client *a = call_open(suite), *b = call_open(suite);
+    pawl_lock *held = call_acquire(a, "late", 0);
+    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
+    pawl_event event = PAWL_EVENT_INIT;
+    pawl_lock *lock;
+    options.ttl_ms = suite->backend->caps.ttl_min_ms > 3000 ? suite->backend->caps.ttl_min_ms : 3000;
+    assert_int_equal(pawl_acquire_start(b, "late", &options, NULL, &lock, NULL), PAWL_OK);
+    assert_false(call_readable(pawl_event_fd(b), options.ttl_ms + 500));
+    call_release(held);
+    assert_true(call_readable(pawl_event_fd(b), AWAIT_MS));
+    int64_t left = pawl_remaining_ms(lock);
+    while (!pawl_next_event(b, &event)) continue;
+    assert_int_equal(event.type, PAWL_GRANTED);
+    assert_in_range(left, 1, options.ttl_ms);
+    assert_int_equal(pawl_check(lock), PAWL_OK);
+    assert_false(call_readable(pawl_lost_fd(lock), options.ttl_ms)); /* and is renewed */
+    call_release(lock);
+    pawl_close(a);
+    pawl_close(b);
+}
+
 struct crowd {
     pawl_client *client;
     int *inside, *entered;
@@ -442,6 +466,7 @@ const struct contract_case call_cases[] = {
     CASE(wait_ends_in_time, ALWAYS),
     CASE(wait_is_cancelled, ALWAYS),
     CASE(waiter_gets_it, ALWAYS),
+    CASE(waiting_costs_no_ttl, TTL),
     CASE(one_at_a_time, ALWAYS),
     CASE(shared_pass_together, SHARED),
     CASE(shared_is_not_offered, NOT_SHARED),

@@ -161,16 +161,28 @@ static void loss_of_a_blocking_lock(void **state) {
     pawl_close(client);
 }
 
-/* Time goes on well beyond the ttl, and the lock with it. */
+static void count_renewals(const pawl_event *event, const char *name, void *data) {
+    if (event->type == PAWL_RENEWED && strcmp(name, "renewed") == 0)
+        __atomic_fetch_add((int *)data, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Time goes on well beyond the ttl, and the lock with it; who observes is told. */
 static void renewed_while_held(void **state) {
     struct suite *suite = *state;
-    pawl_client *a = call_open(suite), *b = call_open(suite);
+    pawl_options observed = PAWL_OPTIONS_INIT;
+    pawl_client *a, *b = call_open(suite);
     pawl_acquire_options options = PAWL_ACQUIRE_INIT;
     pawl_lock *lock = NULL;
-    options.ttl_ms = suite->backend->caps.ttl_min_ms > 3000 ? suite->backend->caps.ttl_min_ms : 3000;
+    int renewals = 0;
+    observed.observe = count_renewals;
+    observed.observe_data = &renewals;
+    observed.ttl_ms = suite->backend->caps.ttl_min_ms > 3000 ? suite->backend->caps.ttl_min_ms : 3000;
+    options.ttl_ms = observed.ttl_ms;
+    assert_int_equal(pawl_open(suite->fixture->url(), &observed, &a, NULL), PAWL_OK);
     assert_int_equal(pawl_acquire(a, "renewed", &options, &lock, NULL), PAWL_OK);
     assert_false(call_readable(pawl_lost_fd(lock), 2 * options.ttl_ms));
     assert_int_equal(pawl_check(lock), PAWL_OK);
+    assert_true(__atomic_load_n(&renewals, __ATOMIC_SEQ_CST) >= 2); /* or it would have ended */
     assert_int_equal(call_try(b, "renewed"), PAWL_EBUSY);
     assert_int_equal(pawl_verify(lock, AWAIT_MS, NULL), PAWL_OK);
     call_release(lock);
