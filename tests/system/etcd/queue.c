@@ -107,6 +107,45 @@ static void test_the_prefix_of_another_program(void **state) {
     pawl_close(d);
 }
 
+/* The create revision of one's own key, as the service tells it. */
+static int64_t created(void) {
+    const char *at = strstr(etcdctl("get --prefix /locks/n/ -w json"), "\"create_revision\":");
+    return at ? atoll(at + strlen("\"create_revision\":")) : -1;
+}
+
+/* Not that of the read or the release that ended a wait. */
+static void test_a_token_is_the_revision_of_ones_own_key(void **state) {
+    (void)state;
+    char at[sizeof url + 16];
+    snprintf(at, sizeof at, "%s?token=revision", url);
+    pawl_client *c = client(at, TTL_MS), *d = client(at, TTL_MS), *based = client(url, TTL_MS);
+    pawl_lock *lock = take(c, "n", 0), *next;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_event event = PAWL_EVENT_INIT;
+    assert_int_equal(pawl_token(lock), created());
+    assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &next, &error), PAWL_OK);
+    await_keys(2);
+    for (int i = 0; i < 5; i++) etcdctl("put elsewhere %d", i); /* revisions go on meanwhile */
+    pawl_release(lock, 5000, NULL);
+    struct pollfd p = {.fd = pawl_event_fd(d), .events = POLLIN};
+    assert_int_equal(poll(&p, 1, 20000), 1);
+    assert_int_equal(pawl_next_event(d, &event), 1);
+    assert_int_equal(event.type, PAWL_GRANTED);
+    await_keys(1);
+    assert_int_equal(event.token, created());
+    pawl_release(next, 5000, NULL);
+    lock = take(based, "n", 5000); /* by itself a base is added, one for all */
+    int64_t base = pawl_token(lock) - created();
+    assert_true(base > INT64_C(1700000000000000));
+    pawl_release(lock, 5000, NULL);
+    lock = take(based, "n", 5000);
+    assert_int_equal(pawl_token(lock), base + created());
+    pawl_release(lock, 5000, NULL);
+    pawl_close(c);
+    pawl_close(d);
+    pawl_close(based);
+}
+
 static void test_names_that_begin_alike_do_not_meet(void **state) {
     (void)state;
     static const char *const names[] = {"a", "a/b", "a/b/c", "a0", "a%2Fb", "a%2F", "a/", "/", "%token", "0"};
@@ -348,6 +387,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_one_line_with_etcdctl_and_the_lock_service, one, teardown),
         cmocka_unit_test_setup_teardown(test_the_prefix_of_another_program, one, teardown),
+        cmocka_unit_test_setup_teardown(test_a_token_is_the_revision_of_ones_own_key, one, teardown),
         cmocka_unit_test_setup_teardown(test_names_that_begin_alike_do_not_meet, one, teardown),
         cmocka_unit_test_setup_teardown(test_queued_twice, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_place_in_line_that_is_removed, one, teardown),

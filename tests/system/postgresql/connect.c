@@ -148,6 +148,24 @@ static void test_pretended_locks(void **state) {
     is_refused(with(url, "token=off&selftest=on"), PAWL_EUNSAFE, "pretends to lock");
 }
 
+/* What the server answers to a release counts: "not held" is a loss. */
+static void test_a_release_is_what_the_server_says(void **state) {
+    (void)state;
+    char url[128];
+    pawl_error error = PAWL_ERROR_INIT;
+    sql("CREATE DATABASE forgetful");
+    snprintf(url, sizeof url, "postgresql://postgres@%s/forgetful", base);
+    PGconn *conn = sql_dial(server.port, "dbname=forgetful");
+    pawl_client *client = client_of(with(url, "token=off"), 0);
+    pawl_lock *held = hold(client, "n");
+    sql_does(conn, "SET allow_system_table_mods = on; CREATE OR REPLACE FUNCTION pg_catalog.pg_advisory_unlock(bigint) "
+                   "RETURNS boolean LANGUAGE sql AS 'SELECT false'");
+    assert_int_equal(pawl_release(held, 10000, &error), PAWL_ELOST);
+    assert_true(*error.text);
+    pawl_close(client);
+    PQfinish(conn);
+}
+
 static void test_passwords(void **state) {
     (void)state;
     char path[96];
@@ -395,6 +413,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_poolers),
         cmocka_unit_test(test_pretended_locks),
+        cmocka_unit_test(test_a_release_is_what_the_server_says),
         cmocka_unit_test(test_passwords),
         cmocka_unit_test(test_service_file),
         cmocka_unit_test(test_certificates),

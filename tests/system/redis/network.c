@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -294,6 +296,17 @@ static void test_queued_twice(void **state) {
 
 static int64_t clock_of_server(void) { return server_redis_int(server.port, "EVAL return(redis.call('TIME')[1]+0) 0"); }
 
+/* What the metrics say of the server's clock, in s, after its numbers were looked at. */
+static double skew_told(void) {
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    static char text[1 << 16];
+    must(pawl_tokens_show(near, 10000, &tokens, &error));
+    assert_true(pawl_metrics(text, sizeof text) < sizeof text);
+    const char series[] = "pawl_clock_skew_seconds{node=\"127.0.0.1\"} ", *at = strstr(text, series);
+    assert_non_null(at);
+    return atof(at + sizeof series - 1);
+}
+
 static void test_the_servers_clock_steps(void **state) {
     (void)state;
     pawl_lock *lock, *next;
@@ -303,6 +316,8 @@ static void test_the_servers_clock_steps(void **state) {
     skew_set(&server, -3600 * 1000);
     int64_t after = clock_of_server();
     if (before - after < 3590 || before - after > 3610) fail_msg("the server does not see the shift");
+    double skew = skew_told();
+    if (skew < -3610 || skew > -3590) fail_msg("a skew of %f s is told", skew);
     until(clock_now_ns() + 5000 * NS_PER_MS);
     must(pawl_check(lock));
     int64_t left = server_redis_int(server.port, "PTTL pawl:n");
@@ -316,6 +331,96 @@ static void test_the_servers_clock_steps(void **state) {
     must(pawl_verify(next, 10000, &error));
     pawl_release(lock, 1000, &error);
     must(pawl_release(next, 10000, &error));
+}
+
+/* Nobody renews what was released without an answer: it is undone, or ends by itself. */
+static void test_a_release_that_failed_is_the_end(void **state) {
+    (void)state;
+    pawl_lock *lock, *next;
+    reopen(3000);
+    must(take(far, "n", 10000, &lock));
+    proxy_cut(proxy, true);
+    assert_int_equal(pawl_release(lock, 300, &error), PAWL_EUNREACHABLE);
+    int64_t left = server_redis_int(server.port, "PTTL pawl:n");
+    assert_true(left <= 3000); /* and perhaps it is over already, on a slow machine */
+    proxy_cut(proxy, false);
+    int64_t start = ran_ns();
+    must(take(near, "n", 30000, &next));
+    if (ran_since(start) > 3000 + 700) fail_msg("free after %lld ms", (long long)ran_since(start));
+    until(clock_now_ns() + 3500 * NS_PER_MS);
+    must(pawl_verify(next, 10000, &error)); /* what comes late ends no other lock */
+    must(pawl_release(next, 10000, &error));
+}
+
+/* A connection that stood is replaced by one that nobody answers: the time is kept there, too. */
+static void test_connected_again_to_silence(void **state) {
+    (void)state;
+    pawl_lock *lock;
+    must(take(far, "n", 10000, &lock));
+    proxy_cut(proxy, false);
+    proxy_freeze(proxy, true);
+    for (int i = 0; i < 3; i++) {
+        int64_t start = ran_ns();
+        assert_int_equal(pawl_verify(lock, 500, &error), PAWL_EUNREACHABLE);
+        if (ran_since(start) > 700) fail_msg("took %lld ms", (long long)ran_since(start));
+    }
+    proxy_freeze(proxy, false);
+    must(pawl_verify(lock, 10000, &error));
+    must(pawl_release(lock, 10000, &error));
+}
+
+static void take_until_killed(void) {
+    pawl_client *client;
+    pawl_options options = PAWL_OPTIONS_INIT;
+    options.ttl_ms = 3000;
+    alarm(60);
+    if (pawl_open(server.url, &options, &client, NULL)) _exit(1);
+    for (int i = 0;; i++) {
+        char name[16];
+        pawl_lock *lock;
+        snprintf(name, sizeof name, "n%d", i % 7);
+        if (pawl_acquire(client, name, NULL, &lock, NULL) == PAWL_OK) pawl_release(lock, 1000, NULL);
+    }
+}
+
+static bool none_is_held(void *data) {
+    (void)data;
+    return server_redis_int(server.port, "EXISTS pawl:n0 pawl:n1 pawl:n2 pawl:n3 pawl:n4 pawl:n5 pawl:n6") == 0;
+}
+
+/* Keys that no time will remove; the numbers stay, and are not counted. */
+static int without_an_end(void) {
+    char *keys = server_redis(server.port, "KEYS pawl:*"), *at = keys;
+    int n = 0;
+    for (char *key; (key = strsep(&at, "\n"));) {
+        char *left = *key && strncmp(key, "pawl:%n", 7) != 0 ? server_redis(server.port, "PTTL %s", key) : NULL;
+        n += left && strcmp(left, "-1") == 0;
+        free(left);
+    }
+    free(keys);
+    return n;
+}
+
+/* Killed at whatever moment: no key of a lock or of a queue is ever without an end. */
+static void test_no_lock_is_without_an_end(void **state) {
+    (void)state;
+    free(server_redis(server.port, "SET pawl:mark x"));
+    assert_int_equal(without_an_end(), 1); /* it is seen */
+    free(server_redis(server.port, "DEL pawl:mark"));
+    for (int i = 0; i < 40; i++) {
+        pid_t pids[2];
+        for (int j = 0; j < 2; j++) {
+            pids[j] = fork();
+            assert_true(pids[j] >= 0);
+            if (pids[j] == 0) take_until_killed();
+        }
+        until(clock_now_ns() + (20 + i % 10) * NS_PER_MS + i * 70000);
+        for (int j = 0; j < 2; j++) kill(pids[j], SIGKILL);
+        for (int j = 0; j < 2; j++) assert_int_equal(waitpid(pids[j], NULL, 0), pids[j]);
+        assert_int_equal(without_an_end(), 0);
+    }
+    assert_int_equal(server_redis_int(server.port, "EXISTS pawl:%%n"), 1); /* they took some */
+    assert_true(server_until(none_is_held, NULL, 20000));                  /* a ttl of 3 s */
 }
 
 static void test_the_server_has_no_ear(void **state) {
@@ -338,6 +443,7 @@ static void test_the_server_has_no_ear(void **state) {
 
 int main(void) {
     signal(SIGPIPE, SIG_DFL);
+    if (getenv("ONLY")) cmocka_set_test_filter(getenv("ONLY"));
     const struct CMUnitTest tests[] = {
         CASE(the_reply_is_lost),
         CASE(a_silent_server),
@@ -352,6 +458,9 @@ int main(void) {
         CASE(gone_while_it_waits),
         CASE(a_ttl_shorter_than_the_round_trip),
         CASE(queued_twice),
+        CASE(a_release_that_failed_is_the_end),
+        CASE(connected_again_to_silence),
+        CASE(no_lock_is_without_an_end),
     };
     return cmocka_run_group_tests_name("redis network", tests, NULL, NULL);
 }
