@@ -138,6 +138,20 @@ close_stdin() { exec {in}>&-; }
     ends 0
 }
 
+@test "a holder that is stopped keeps a file lock, for as long as it lives" {
+    start_hold -t 500ms n
+    exec {out}<&"$out" # outlives the coprocess
+    next_event held
+    kill -STOP "$pid"
+    run -124 pawl run -w 2s n true # four ttls
+    kill -CONT "$pid"
+    run -123 pawl run -n n true
+    close_stdin
+    next_event released
+    jq -e '.proven == true' <<<"$line"
+    ends 0
+}
+
 @test "KILL frees a file lock" {
     start_hold n
     next_event held

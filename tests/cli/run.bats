@@ -241,6 +241,22 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     [ ! -e never ]
 }
 
+# The limit that docs/GUARANTEES.md names.
+@test "both watchers killed at once: the command dies, what it started lives on, and the lock is free" {
+    "$PAWL" run n bash -c 'setsid sleep 300 >/dev/null 2>&1 3>&- & echo $! >left; echo $$ $PPID >ours
+        touch up; while :; do read -rt 0.05 <> <(:); done' 3>&- &
+    waiter=$!
+    until_ok 20 test -e up
+    read -r command holder <ours
+    kill -STOP "$waiter" "$holder"
+    kill -KILL "$waiter" "$holder"
+    wait "$waiter" && code=0 || code=$?
+    [ "$code" = 137 ]
+    until_ok 20 gone "$command"
+    until_ok 20 pawl run -n n true
+    kill "$(cat left)"
+}
+
 @test "timeout(1) ends what the command started as well" {
     for _ in 1 2 3 4; do
         rm -f pids

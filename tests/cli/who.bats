@@ -133,6 +133,17 @@ in_line() { pawl who --json "$1" | jq -e ".waiting | length == $2"; }
     [ "$(jq -r .name <<<"$output" | tr '\n' '|')" = $'a b%c|new|line|zebra|' ]
 }
 
+@test "ls --json by process: pids are numbers, to be grouped" {
+    hold one
+    hold two
+    hold -s both
+    hold -s both
+    by_pid=$(pawl ls --json | jq -sc 'map(.name as $n | .holders[] | {pid, $n}) | group_by(.pid) | map({(.[0].pid | tostring): map(.n)}) | add')
+    for i in 0 1 2 3; do
+        [ "$(jq -c --arg pid "${handles[i]%-*}" '.[$pid]' <<<"$by_pid")" = "$(jq -nc --arg n "$(sed -n $((i + 1))p <<<$'one\ntwo\nboth\nboth')" '[$n]')" ]
+    done
+}
+
 @test "ls has a head on a terminal only" {
     hold n
     run -0 script -qec "${PAWL_BIN:-pawl} ls" /dev/null
