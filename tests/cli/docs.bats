@@ -174,3 +174,28 @@ complete_bash() { # WORD...: what bash offers for the last
         grep -q -- "--$option\>" "$top/completions/_pawl" || { echo "fish alone: --$option" && return 1; }
     done
 }
+
+# tested PAGE VERSION: the page says that it was tested on that one.
+tested() {
+    said=$(sed -n 's/.*Tested on \([0-9.]*[0-9]\).*/\1/p' "$top/docs/$1.md")
+    [[ $said =~ ^[0-9]+(\.[0-9]+)?$ ]] || { echo "$1.md names no version" && return 1; }
+    [ "$said" = "$2" ] || [ -z "${CI:-}" ] || { echo "tested on $2 here, $1.md says $said" && return 1; }
+}
+
+@test "the page of each service names the version that it was tested on; where all is tested, it is this one" {
+    for pair in redis:redis-server redlock:redis-server etcd:etcd; do
+        command -v "${pair#*:}" >/dev/null || skip "no ${pair#*:}"
+        tested "${pair%:*}" "$("${pair#*:}" --version | grep -oE '[0-9]+\.[0-9]+' | head -1)"
+    done
+    [ -d /usr/lib/postgresql ] || skip "no PostgreSQL"
+    tested postgresql "$(ls /usr/lib/postgresql | sort -V | tail -1)"
+}
+
+@test "the bibliography has both sides of the debate, and what the services themselves say" {
+    page=$(tr '\n' ' ' <"$top/docs/BIBLIOGRAPHY.md" | tr -s ' ')
+    for source in 'Kleppmann, \*How to do distributed locking\*, 8 February 2016' 'Sanfilippo, \*Is Redlock safe?\*, 9 February 2016' \
+        'Ongaro and John Ousterhout, .*ATC 2014 (Raft)' 'PostgreSQL documentation: ' 'etcd documentation: ' 'Redis documentation: '; do
+        grep -q "$source" <<<"$page" || { echo "not there: $source" && return 1; }
+    done
+    grep -q 'Both are right about something' <<<"$page"
+}

@@ -157,6 +157,17 @@ def named_tests_exist(root):
                 yield f"{path}: {name} is not in {target}"
 
 
+def rows_name_a_test(root):
+    """each requirement and each case names a test, or says that it is not built"""
+    for path in ("docs/REQUIREMENTS.md", "docs/CASES.md"):
+        if not os.path.exists(os.path.join(root, path)):
+            continue
+        for number, line in enumerate(read(root, path).splitlines(), 1):
+            row = re.match(r"\| ([SB]\d+) \|", line)
+            if row and not re.search(r"\[`[^`]+`\]\([^)]*tests/|\| not built: ", line):
+                yield f"{path}:{number}: {row.group(1)} names no test"
+
+
 def every_test_is_registered(root):
     """every test file is named in the meson.build of its folder"""
     for path in files(root, ("tests",), (".bats", ".c")):
@@ -195,7 +206,7 @@ def findings_are_planted(root):
 
 
 RULES = (clocks, silent_library, short_files, short_functions, no_sleeps_in_tests, headers_stand_alone, nothing_unfinished,
-         links_lead_somewhere, named_tests_exist, every_test_is_registered, findings_are_planted)
+         links_lead_somewhere, named_tests_exist, rows_name_a_test, every_test_is_registered, findings_are_planted)
 
 PLANTED = (  # rule, file, text
     (clocks, "src/a.c", "int64_t f(void) { return time(NULL); }\n"),
@@ -221,6 +232,8 @@ PLANTED = (  # rule, file, text
     (findings_are_planted, "src/doctor.c", '    pawl_finding f = {sizeof f, PAWL_LEVEL_UNSAFE, "C99", "a", seen, "", ""};\n'),
     (findings_are_planted, "tests/cli/doctor.bats", '    planted "a fault" "E99 warning"\n'),
     (named_tests_exist, "docs/a.md", "[`nothing`](../tests/ok.bats)\n"),
+    (rows_name_a_test, "docs/CASES.md", "| B01 | it breaks | [ok.bats](../tests/ok.bats) |\n"),
+    (rows_name_a_test, "docs/REQUIREMENTS.md", "| S01 | it holds |  |\n"),
 )
 HARMLESS = {
     "src/ok.c": '/* time(NULL), getenv("x") */\nint f(void) {\n    log->printf("time(NULL)");\n    uptime(0);\n'
@@ -229,6 +242,7 @@ HARMLESS = {
     "src/doctor.c": '    tell(l, "E01", PAWL_LEVEL_FINE, "version", seen, "", "");\n',
     "tests/meson.build": "files('cli/doctor.bats')\ntest('ok', bats, args: files('ok.bats'))\ntest('a', files('a.c', 'a.bats'))\n",
     "tests/ok.bats": '    pawl run n -- sleep 60 &\n',
+    "docs/CASES.md": "| B01 | it breaks | [`sleep`](../tests/ok.bats) |\n| B02 | it leaks | not built: any |\n",
     "docs/ok.md": "# A heading: with `code`\n[x](#a-heading-with-code) [y](ok.md) [z](https://example.org/#q) [`sleep`](../tests/ok.bats)\n",
 }
 
