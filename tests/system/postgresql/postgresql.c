@@ -102,14 +102,18 @@ static void test_loss_is_noticed_at_once(void **state) {
     pawl_client *c = client(primary.url);
     pawl_lock *lock = take(c, "n", 0);
     assert_int_equal(pawl_remaining_ms(lock), PAWL_FOREVER);
+    int64_t start = ran_ns(); /* it would ask by itself after 5 s */
     assert_int_equal(
         number(&primary, "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'"), 1);
     assert_true(lost_within(lock, 10000));
+    assert_true(ran_ns() - start < 3000 * NS_PER_MS);
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_release(lock, 10000, &error), PAWL_ELOST);
     lock = take(c, "n", 10000); /* the client lives on */
+    start = ran_ns();
     server_kill(&primary, SIGQUIT);
     assert_true(lost_within(lock, 10000));
+    assert_true(ran_ns() - start < 3000 * NS_PER_MS);
     pawl_release(lock, 0, NULL);
     pawl_close(c);
     server_run(&primary);
