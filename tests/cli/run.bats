@@ -249,6 +249,7 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     until_ok 20 test -e up
     read -r command holder <ours
     kill -STOP "$waiter" "$holder"
+    for watcher in "$waiter" "$holder"; do until_ok 20 grep -q '^State:.T' "/proc/$watcher/status"; done
     kill -KILL "$waiter" "$holder"
     wait "$waiter" && code=0 || code=$?
     [ "$code" = 137 ]
