@@ -250,7 +250,7 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     read -r command holder <ours
     kill -STOP "$waiter" "$holder"
     for watcher in "$waiter" "$holder"; do until_ok 20 grep -q '^State:.T' "/proc/$watcher/status"; done
-    kill -KILL "$waiter" "$holder"
+    kill -KILL "$holder" "$waiter" # in this order: the kernel wakes a group of processes whose parent ended
     wait "$waiter" && code=0 || code=$?
     [ "$code" = 137 ]
     until_ok 20 gone "$command"
