@@ -64,7 +64,7 @@ static int start(struct question *q) {
 
 static enum bk_says finish(const struct question *q, struct resolved *ret, pawl_error *error) {
     if (q->gai) {
-        error_set(error, PAWL_EUNREACHABLE, q->host, "cannot find the address of %s: %s", q->host,
+        error_set(error, PAWL_EUNREACHABLE, q->host, "%s: its address was not found: %s", q->host,
                   gai_strerror(q->gai));
         return BK_FAULT;
     }
@@ -97,7 +97,7 @@ enum bk_says resolve(const char *host, int port, struct bk_until until, struct r
         uint64_t one; /* the read orders the answer before it, for whoever checks memory order */
         if (ready == 1 && read(q->done_fd, &one, sizeof one) > 0) says = finish(q, ret, error);
         else if (ready == -1) error_set(error, PAWL_ECANCELLED, host, "cancelled while resolving %s", host);
-        else error_set(error, PAWL_EUNREACHABLE, host, "the name server did not tell the address of %s in time", host);
+        else error_set(error, PAWL_EUNREACHABLE, host, "%s: no name server told its address in time", host);
     }
     leave(q);
     return says;

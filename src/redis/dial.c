@@ -23,7 +23,7 @@ static enum bk_says open_socket(const struct place *p, struct wire *w, pawl_erro
         if (fd >= 0) close(fd);
         return BK_FAULT;
     }
-    if (wire_open(w, fd, NULL, p->socket_path)) return BK_YES;
+    if (wire_open(w, fd, NULL, p->socket_path, p->prefix)) return BK_YES;
     error_set(error, PAWL_EINTERNAL, p->socket_path, "out of memory");
     return BK_FAULT;
 }
@@ -47,7 +47,7 @@ enum bk_says dial_host(const struct place *p, const struct url_host *h, struct b
         close(fd);
         return says;
     }
-    if (wire_open(w, fd, tls, node)) return BK_YES;
+    if (wire_open(w, fd, tls, node, p->prefix)) return BK_YES;
     error_set(error, PAWL_EINTERNAL, node, "out of memory");
     return BK_FAULT;
 }

@@ -1,11 +1,12 @@
 #include "verdict.h"
+#include <stdio.h>
 #include <string.h>
 
 static const struct row {
     const char *code; /* the first word of the reply; with a space in it: a text anywhere */
     enum bk_says says;
     int error;
-    const char *advice;
+    const char *advice; /* PREFIX: of the keys; NAME: of the lock */
 } rows[] = {
     {"READONLY", BK_FAULT, PAWL_EUNREACHABLE, "it is a replica; locks need the primary"},
     {"PAWLREPLICA", BK_FAULT, PAWL_EUNREACHABLE, "it is a replica; locks need the primary"},
@@ -21,18 +22,20 @@ static const struct row {
     {"NOAUTH", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://user:password@host"},
     {"unauthenticated multibulk", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://user:password@host"},
     {"WRONGPASS", BK_FAULT, PAWL_EDENIED, "user or password is wrong"},
-    {"NOPERM", BK_FAULT, PAWL_EDENIED, "the user lacks that right; docs/redis.md lists what is needed"},
+    {"NOPERM", BK_FAULT, PAWL_EDENIED, "the user lacks that right; pawl doctor --acl prints what is needed"},
     {"user executing the script can't", BK_FAULT, PAWL_EDENIED,
-     "the user lacks a command that the scripts call; docs/redis.md lists what is needed"},
+     "the user lacks a command that the scripts call; pawl doctor --acl prints what is needed"},
     {"DENIED", BK_FAULT, PAWL_EDENIED, "protected mode admits local clients only"},
     {"MOVED", BK_FAULT, PAWL_EUNSUPPORTED, "Redis Cluster is not supported; use a single primary, or redlock:"},
     {"CROSSSLOT", BK_FAULT, PAWL_EUNSUPPORTED, "Redis Cluster is not supported; use a single primary, or redlock:"},
     {"CLUSTERDOWN", BK_FAULT, PAWL_EUNSUPPORTED, "Redis Cluster is not supported; use a single primary, or redlock:"},
     {"WRONGTYPE", BK_FAULT, PAWL_EUNSAFE,
-     "the lock's key, or the counter (PREFIX%n), holds something that is not pawl's; choose another name or prefix"},
-    {"PAWLNUMBERS", BK_FAULT, PAWL_EUNSAFE, "the key '<prefix>%n' was not written by pawl; choose another prefix"},
+     "the key 'PREFIXNAME', or one that pawl keeps beside it ('PREFIX%...'), holds something that is not pawl's; "
+     "choose "
+     "another name or prefix"},
+    {"PAWLNUMBERS", BK_FAULT, PAWL_EUNSAFE, "the key 'PREFIX%n' was not written by pawl; choose another prefix"},
     {"PAWLMETA", BK_FAULT, PAWL_EUNSAFE,
-     "the key '<prefix>%r' is damaged or not pawl's: delete it there, and the instance comes back as one that lost its "
+     "the key 'PREFIX%r' is damaged or not pawl's: delete it there, and the instance comes back as one that lost its "
      "memory; or choose another prefix"},
     {"PAWLRECORD", BK_FAULT, PAWL_EUNSAFE, "the key holds something else than a guard's record; it is left alone"},
     {"PAWLCLOCK", BK_FAULT, PAWL_EUNSAFE,
@@ -49,12 +52,25 @@ bool verdict_is(const char *reply, const char *code) {
     return at && at > reply && (at[-1] == ' ' || at[-1] == '-') && (strncmp(code, "PAWL", 4) == 0 || at[-1] == '-');
 }
 
+static void fill_in(const struct wire *w, const char *advice, char *ret, size_t size) {
+    for (size_t used = 0; *advice && used + 1 < size; used = strlen(ret)) {
+        bool prefix = strncmp(advice, "PREFIX", 6) == 0, name = strncmp(advice, "NAME", 4) == 0;
+        snprintf(ret + used, size - used, "%.*s", prefix || name ? 200 : 1,
+                 prefix ? w->prefix ? w->prefix : ""
+                 : name ? w->name
+                        : advice);
+        advice += prefix ? 6 : name ? 4 : 1;
+    }
+}
+
 enum bk_says verdict(const struct wire *w, const char *reply, pawl_error *error) {
+    char advice[512] = "";
     const char *space = *w->name ? " '" : "", *quote = *w->name ? "'" : "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!verdict_is(reply, rows[i].code)) continue;
+        fill_in(w, rows[i].advice, advice, sizeof advice);
         error_set(error, rows[i].error, w->node, "%s: %s%s%s%s: %s (%.160s)", w->node, w->verb, space, w->name, quote,
-                  rows[i].advice, reply);
+                  advice, reply);
         return rows[i].says;
     }
     error_set(error, PAWL_EUNREACHABLE, w->node, "%s: %s%s%s%s: the server says: %.200s", w->node, w->verb, space,

@@ -25,12 +25,13 @@ static void glance(int fd) {
         fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
 }
 
-bool wire_open(struct wire *w, int fd, struct tls *tls, const char *node) {
+bool wire_open(struct wire *w, int fd, struct tls *tls, const char *node, const char *prefix) {
     memset(w, 0, sizeof *w);
     w->fd = fd;
     w->tls = tls;
     if (!tls) glance(fd);
     w->reader = redisReaderCreate();
+    w->prefix = prefix;
     w->verb = "connecting";
     w->name = "";
     snprintf(w->node, sizeof w->node, "%s", node);

@@ -14,6 +14,7 @@ struct wire {
     size_t out_used, out_size;
     int events; /* what the socket is waited for */
     char node[128];
+    const char *prefix;      /* of pawl's keys, for errors */
     const char *verb, *name; /* what is being attempted, for errors: "taking", "nightly" */
     bool failed;             /* out of memory while requests were added */
 };
@@ -26,7 +27,7 @@ struct args {
 };
 
 /* Takes over fd (and tls, NULL: plain). false: out of memory; fd is closed. */
-bool wire_open(struct wire *w, int fd, struct tls *tls, const char *node);
+bool wire_open(struct wire *w, int fd, struct tls *tls, const char *node, const char *prefix);
 /* quiet: says no TLS goodbye (after fork). */
 void wire_close(struct wire *w, bool quiet);
 /* For a connection on which nothing is ever asked: only this finds out that the host at the other end is gone. A unix

@@ -2,7 +2,6 @@
  * what each keeps (seed.lua). One instance after the other, then what only all together show. */
 #include "clock.h"
 #include "pawl.h"
-#include "redis/verdict.h"
 #include "redlock.h"
 #include "resolve.h"
 #include <stdio.h>
@@ -93,9 +92,13 @@ static void instance(const struct looking *l, int i) {
              p->lost       ? p->empty ? "has nothing and does not vote" : "was restarted or promoted and does not vote"
              : p->ready_ns ? peer_ready_text(p, when)
                            : "votes");
+    int lost = 0;
+    for (int j = 0; j < l->s->bk->n; j++) lost += l->looked[j].came && l->s->peers[j].lost;
     if (p->lost)
         tell(l, "L01", PAWL_LEVEL_WARNING, about, seen, "it lost its memory, or is another process than the admitted",
-             "whoever takes a lock next gives it its numbers; at once: pawl init URL");
+             lost > l->s->bk->n - l->s->bk->quorum
+                 ? "no quorum knows the numbers any more: pawl init URL --floor N, the highest that any resource saw"
+                 : "whoever takes a lock next gives it its numbers; at once: pawl init URL");
     else
         tell(l, "L01", p->ready_ns ? PAWL_LEVEL_WARNING : PAWL_LEVEL_FINE, about, seen,
              "it came back without its memory; somebody may hold a lock that it has forgotten, until the longest ttl "
@@ -201,11 +204,8 @@ static void independence(const struct looking *l) {
              : strcmp(l->where[at], THIS_MACHINE) == 0 ? "%d of %d instances are on %s"
                                                        : "%d of %d instances are at %s",
              most, bk->n, l->where[at]);
-    tell(l, "L08",
-         most == 1                   ? PAWL_LEVEL_FINE
-         : most > bk->n - bk->quorum ? PAWL_LEVEL_UNSAFE
-                                     : PAWL_LEVEL_WARNING,
-         "independence", seen,
+    /* No less than one Redis alone, so no worse a verdict: it stands still, and refuses once its memory is lost. */
+    tell(l, "L08", most == 1 ? PAWL_LEVEL_FINE : PAWL_LEVEL_WARNING, "independence", seen,
          most > bk->n - bk->quorum ? "one host down, or restarted, and there is no quorum: one redis: is as good"
                                    : "they fail together",
          "a host of its own for each instance");
@@ -255,7 +255,7 @@ enum bk_says redlock_doctor(struct bk_session *s, bk_find *find, void *data, str
     addresses(&l);
     for (int i = 0; i < s->bk->n; i++) {
         if (l.info[i] && (l.info[i]->type == REDIS_REPLY_ERROR || !l.info[i]->str)) {
-            verdict(&s->peers[i].wire, l.info[i]->str ? l.info[i]->str : "INFO is no text", &s->peers[i].why);
+            round_verdict(s, i, l.info[i]);
             freeReplyObject(l.info[i]);
             l.info[i] = NULL;
         }

@@ -1,7 +1,6 @@
 /* look.c: what who and ls read: a lock is held by whoever has its value at a quorum of those that vote, and free if
  * nobody can have it there, whatever those say that do not vote or do not answer. Nothing here changes a lock. */
 #include "clock.h"
-#include "redis/verdict.h"
 #include "redlock.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +60,8 @@ static bool tell_waiters(const char *name, redisReply *queues[], bk_each *each, 
 struct seen {
     redisReply *values[PEERS_MAX], *lefts[PEERS_MAX], *queues[PEERS_MAX];
     struct most most;
-    int voters; /* that told */
+    int voters;  /* that told */
+    int foreign; /* what they have there is no text, so nobody's lock */
 };
 
 static void forget(struct seen *seen) {
@@ -97,24 +97,25 @@ static void ask(struct bk_session *s, struct question *q, int n, bool patient, s
     round_start(s, q, everybody(s), 0, until);
     if (patient) s->enough = s->bk->n;
     while (round_next(s, &i, &reply) == BK_YES) {
-        if (reply->type == REDIS_REPLY_ERROR) verdict(&s->peers[i].wire, reply->str, &s->peers[i].why);
+        if (reply->type == REDIS_REPLY_ERROR) round_verdict(s, i, reply);
         else share_out(reply, i, n, ret);
         freeReplyObject(reply);
     }
 }
 
 /* Only those that vote count. */
-static void count(const struct bk *bk, peers voters, struct seen *seen) {
-    for (int i = 0; i < bk->n; i++) {
+static void count(struct bk_session *s, peers voters, struct seen *seen) {
+    for (int i = 0; i < s->bk->n; i++) {
         if (!seen->values[i]) continue;
-        if (voters >> i & 1) {
-            seen->voters++;
-        } else {
-            freeReplyObject(seen->values[i]);
-            seen->values[i] = NULL;
-        }
+        bool foreign = seen->values[i]->type == REDIS_REPLY_ERROR, votes = voters >> i & 1;
+        if (foreign && votes) round_verdict(s, i, seen->values[i]);
+        seen->foreign += foreign && votes;
+        seen->voters += !foreign && votes;
+        if (!foreign && votes) continue;
+        freeReplyObject(seen->values[i]);
+        seen->values[i] = NULL;
     }
-    seen->most = most_alike(bk, seen->values);
+    seen->most = most_alike(s->bk, seen->values);
 }
 
 /* At most AT_ONCE names. Who votes is asked last: whoever does then has lost nothing before it told its values. */
@@ -132,7 +133,7 @@ static void look(struct bk_session *s, char *const names[], int n, bool patient,
     if (keys) ask(s, &q, n, patient, ret, until);
     free(keys);
     peers voters = seed_voters(s, patient, until);
-    for (int k = 0; k < n; k++) count(s->bk, voters, &ret[k]);
+    for (int k = 0; k < n; k++) count(s, voters, &ret[k]);
 }
 
 /* Held, or free even if all the others have what most have. */
@@ -165,7 +166,8 @@ static enum bk_says tell_one(struct bk_session *s, char *name, struct seen *seen
         look(s, &name, 1, true, seen, patient);
         s->until = until;
     }
-    bool known = is_known(s->bk, seen);
+    bool known = is_known(s->bk, seen), foreign = seen->foreign > s->bk->n - s->bk->quorum;
+    if (foreign && !*s->name) return BK_YES; /* somebody's keys of another type are in no list of locks */
     if (known) {
         *ret_more = tell_holder(s->bk, name, seen, each, data) && tell_waiters(name, seen->queues, each, data);
     } else if (seen->voters < s->bk->quorum) {
@@ -175,7 +177,7 @@ static enum bk_says tell_one(struct bk_session *s, char *name, struct seen *seen
                   "%s '%s': nobody can tell: %d of %d instances have one holder, %d are needed, and %d do not say",
                   s->verb, name, seen->most.times, s->bk->n, s->bk->quorum, s->bk->n - seen->voters);
     }
-    return known ? BK_YES : BK_UNKNOWN;
+    return known ? BK_YES : foreign ? BK_FAULT : BK_UNKNOWN;
 }
 
 /* At most AT_ONCE of them. */
@@ -240,7 +242,7 @@ static bool scan(struct bk_session *s, int i, struct list *l, struct bk_until un
         s->enough = 1;
         if (round_next(s, &from, &reply) != BK_YES) return false;
         if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || !reply->element[0]->str) {
-            verdict(&s->peers[i].wire, reply->str ? reply->str : "SCAN does not answer with a list", &s->peers[i].why);
+            round_verdict(s, i, reply);
             return false;
         }
         snprintf(cursor, sizeof cursor, "%s", reply->element[0]->str);

@@ -82,7 +82,7 @@ static void greet(struct peer *p, struct bk_until until) {
     p->state = PEER_GREETING;
     char meta[PREFIX_MAX + 8];
     snprintf(meta, sizeof meta, "%s%%r", p->place->prefix);
-    bool made = wire_open(&p->wire, fd, tls, p->node);
+    bool made = wire_open(&p->wire, fd, tls, p->node, p->place->prefix);
     if (made) {
         greet_ask(p->place, &p->wire);
         wire_words(&p->wire, (const char *const[]){"GET", meta, NULL});

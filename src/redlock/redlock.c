@@ -2,7 +2,6 @@
 #include "clock.h"
 #include "module.h"
 #include "random.h"
-#include "redis/verdict.h"
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,9 +65,8 @@ static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, 
     for (redisReply *reply;
          (undo || (t.yes < bk->quorum && t.no <= bk->n - bk->quorum)) && round_next(s, &i, &reply) == BK_YES;
          freeReplyObject(reply)) {
-        struct peer *p = &s->peers[i];
         if (reply->type == REDIS_REPLY_INTEGER) reply->integer ? t.yes++ : t.no++;
-        else verdict(&p->wire, reply->str ? reply->str : "an answer of another form than the script gives", &p->why);
+        else round_verdict(s, i, reply);
     }
     if (t.yes >= bk->quorum || (undo && t.yes && t.yes + t.no >= bk->quorum)) return BK_YES;
     if (t.no > bk->n - bk->quorum) return BK_NO;
@@ -145,9 +143,7 @@ static void renew_round(struct bk_session *s, struct bk_life *const lives[], int
     for (redisReply *reply; !decided(s->bk, t, n) && round_next(s, &i, &reply) == BK_YES; freeReplyObject(reply)) {
         bool newer = false, abstains = round_abstains(s, i, reply, &newer);
         bool fine = reply->type == REDIS_REPLY_STRING && reply->len == (size_t)n + 1 && reply->str[0] == 'S';
-        if (!abstains && !fine)
-            verdict(&s->peers[i].wire, reply->str ? reply->str : "an answer of another form than the script gives",
-                    &s->peers[i].why);
+        if (!abstains && !fine) round_verdict(s, i, reply);
         for (int j = 0; j < n && (abstains || fine); j++) fine && reply->str[j + 1] == '1' ? t[j].yes++ : t[j].no++;
         if (fine && n == 1 && reply->str[1] != '1')
             error_set(&s->peers[i].why, PAWL_ELOST, s->peers[i].node, "%s: does not have it", s->peers[i].node);
@@ -199,7 +195,7 @@ static enum bk_says redlock_prove(struct bk_session *s, const struct bk_grant *g
     for (redisReply *reply; !decided(s->bk, &t, 1) && round_next(s, &i, &reply) == BK_YES; freeReplyObject(reply)) {
         bool newer = false, abstains = round_abstains(s, i, reply, &newer);
         if (reply->type == REDIS_REPLY_STRING) abstains || strcmp(reply->str, "S1") ? t.no++ : t.yes++;
-        else verdict(&s->peers[i].wire, reply->str ? reply->str : "not a text", &s->peers[i].why);
+        else round_verdict(s, i, reply);
     }
     if (t.yes >= s->bk->quorum) return BK_YES;
     if (t.no > s->bk->n - s->bk->quorum) return BK_NO;

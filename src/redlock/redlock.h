@@ -45,13 +45,14 @@ struct bk_session {
     const char *verb, *name;     /* for errors */
     struct question *question;
     peers asked, sent, heard, failed, redialled;
-    peers voteless;      /* heard, but they do not vote */
-    peers ready;         /* something may have come from there */
-    peers reached;       /* it was sent there, if only on a connection that broke */
-    int enough;          /* so many answers will do, if the others are slow: a quorum, unless set after round_start */
-    char remark[320];    /* for the user, with the next grant */
-    int64_t seed_ns;     /* seed does not try again before */
-    int64_t patience_ns; /* until then for the slower ones, if a quorum has answered */
+    peers voteless;   /* heard, but they do not vote */
+    peers ready;      /* something may have come from there */
+    peers reached;    /* it was sent there, if only on a connection that broke */
+    int enough;       /* so many answers will do, if the others are slow: a quorum, unless set after round_start */
+    char remark[320]; /* for the user, with the next grant */
+    int64_t seed_ns;  /* seed does not try again before */
+    int64_t began_ns, ttl_ms; /* of the round */
+    int64_t patience_ns;      /* until then for the slower ones, if a quorum has answered */
     struct bk_until until;
     struct peer peers[];
 };
@@ -65,15 +66,27 @@ void round_start(struct bk_session *s, struct question *q, peers whom, int64_t t
 enum bk_says round_next(struct bk_session *s, int *ret_i, redisReply **ret);
 bool round_cut(const struct bk_session *s, pawl_error *error);
 static inline peers everybody(const struct bk_session *s) { return (1u << s->bk->n) - 1; }
-/* Fills the error: a quorum did not answer; each instance and its fault is named. */
-void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error);
+int64_t round_took_ms(const struct bk_session *s); /* so far */
+/* A reply that is none of those that were asked for: noted at the peer, as what it means. */
+void round_verdict(struct bk_session *s, int i, const redisReply *reply);
 /* A reply of admit.lua, noted at the peer: it does not vote, or not in our epoch. *ret_newer: it is in a later one. */
 bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *ret_newer);
 void adopt_epoch(struct bk_session *s, const char *epoch);
 /* "votes again in 9 s". */
 const char *peer_ready_text(const struct peer *p, char ret[48]);
+static inline const char *peer_lost_text(const struct peer *p) {
+    return p->empty ? "has lost its memory and does not vote" : "was restarted or promoted and does not vote";
+}
+/* Why it does not vote, as its trouble. */
+void peer_is_lost(struct peer *p);
+void peer_waits(struct peer *p);
 /* An instance that is behind takes our epoch; nobody waits for it. */
 void round_level(struct bk_session *s, peers behind);
+
+/* --- quorum.c --- */
+
+/* Fills the error: so few answer, or vote; each other instance and its fault is named. */
+void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error);
 
 /* --- texts of a question --- */
 

@@ -12,8 +12,8 @@
 
 #define TIMEOUT_LEAST_MS 5
 #define TIMEOUT_MOST_MS 50
-#define SOON_MS 60000    /* whoever votes again by then is worth no way out */
 #define VOTELESS_MS 1000 /* it hangs on the slow ones then */
+#define LONG_MS 1000     /* who is silent for longer is not slow */
 
 static bool in(peers set, int i) { return set >> i & 1; }
 static peers one(int i) { return 1u << i; }
@@ -41,7 +41,9 @@ void round_start(struct bk_session *s, struct question *q, peers whom, int64_t t
     s->sent = s->heard = s->failed = s->redialled = s->reached = s->voteless = 0;
     s->enough = s->bk->quorum;
     s->until = until;
-    s->patience_ns = clock_after_ms(clock_now_ns(), timeout_ms(s->bk, ttl_ms));
+    s->ttl_ms = ttl_ms;
+    s->began_ns = clock_now_ns();
+    s->patience_ns = clock_after_ms(s->began_ns, timeout_ms(s->bk, ttl_ms));
     for (int i = 0; i < s->bk->n; i++) {
         struct peer *p = &s->peers[i];
         redisReply *none;
@@ -96,11 +98,17 @@ static peers missing(const struct bk_session *s, bool *ret_worth) {
     return left;
 }
 
+int64_t round_took_ms(const struct bk_session *s) { return (clock_now_ns() - s->began_ns) / NS_PER_MS; }
+
 static void call_slow(struct bk_session *s, peers late) {
+    char within[32] = "";
+    int64_t ms = round_took_ms(s);
+    if (ms < LONG_MS) snprintf(within, sizeof within, " within %lld ms", (long long)ms);
     for (int i = 0; i < s->bk->n; i++) {
         if (!in(late, i)) continue;
         atomic_store_explicit(&s->bk->slow[i], true, memory_order_relaxed);
-        error_set(&s->peers[i].why, PAWL_EUNREACHABLE, s->peers[i].node, "%s: does not answer", s->peers[i].node);
+        error_set(&s->peers[i].why, PAWL_EUNREACHABLE, s->peers[i].node, "%s: does not answer%s", s->peers[i].node,
+                  within);
     }
 }
 
@@ -155,6 +163,13 @@ bool round_cut(const struct bk_session *s, pawl_error *error) {
     return true;
 }
 
+void round_verdict(struct bk_session *s, int i, const redisReply *reply) {
+    struct peer *p = &s->peers[i];
+    p->wire.verb = s->verb;
+    p->wire.name = s->name;
+    verdict(&p->wire, reply->str ? reply->str : "an answer of another form than was asked for", &p->why);
+}
+
 /* --- who does not vote --- */
 
 void adopt_epoch(struct bk_session *s, const char *epoch) {
@@ -167,6 +182,14 @@ const char *peer_ready_text(const struct peer *p, char ret[48]) {
     return ret;
 }
 
+void peer_is_lost(struct peer *p) { error_set(&p->why, PAWL_EUNSAFE, p->node, "%s: %s", p->node, peer_lost_text(p)); }
+
+void peer_waits(struct peer *p) {
+    char when[48];
+    error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: came back without its memory and %s", p->node,
+              peer_ready_text(p, when));
+}
+
 bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *ret_newer) {
     struct peer *p = &s->peers[i];
     char what = reply->type == REDIS_REPLY_STRING && reply->len ? reply->str[0] : 0;
@@ -174,19 +197,14 @@ bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *
         p->lost = true;
         s->voteless |= one(i);
         p->empty = what == 'U';
-        error_set(&p->why, PAWL_EUNSAFE, p->node,
-                  what == 'U' ? "%s: has lost its memory and does not vote"
-                              : "%s: was restarted or promoted and does not vote",
-                  p->node);
+        peer_is_lost(p);
         return true;
     }
     if (what == 'W') {
-        char when[48];
         p->lost = false;
         s->voteless |= one(i);
         p->ready_ns = clock_after_ms(clock_now_ns(), strtoll(reply->str + 1, NULL, 10));
-        error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: came back without its memory and %s", p->node,
-                  peer_ready_text(p, when));
+        peer_waits(p);
         return true;
     }
     p->ready_ns = 0;
@@ -200,45 +218,4 @@ bool round_abstains(struct bk_session *s, int i, const redisReply *reply, bool *
     p->lost = false;
     if (s->question->epoch_arg) memcpy(p->epoch, s->epoch, EPOCH_CHARS);
     return false;
-}
-
-/* As much of a text as there is room for, by whole words. */
-static int words(const char *text, int most) {
-    int length = (int)strlen(text);
-    if (length <= most) return length;
-    for (length = most; length > 0 && text[length] != ' ';) length--;
-    return length ? length : most;
-}
-
-void round_no_quorum(const struct bk_session *s, int answered, pawl_error *error) {
-    char faults[360] = "";
-    int lost = 0, empty = 0, waiting = 0, ready = 0, code = PAWL_EUNREACHABLE, denied = 0;
-    size_t used = 0;
-    int64_t soon_ns = clock_after_ms(clock_now_ns(), SOON_MS);
-    const char *quote = *s->name ? "'" : "", *space = *s->name ? " " : "";
-    for (int i = 0; i < s->bk->n; i++) {
-        const struct peer *p = &s->peers[i];
-        ready += p->state == PEER_READY;
-        empty += p->state == PEER_READY && p->lost && p->empty;
-        if (!p->why.code) continue;
-        lost += p->state == PEER_READY && p->lost;
-        waiting += p->state == PEER_READY && !p->lost && p->ready_ns > soon_ns;
-        denied += p->why.code == PAWL_EDENIED;
-        const char *text = p->why.text;
-        if (strncmp(text, "cannot connect to ", 18) == 0) text += 18;
-        int room = (int)(sizeof faults - used), most = 340 / s->bk->n;
-        int n = snprintf(faults + used, (size_t)room, "%s%.*s", used ? "; " : "", words(text, most), text);
-        used += (size_t)(n < room ? n : room - 1);
-    }
-    bool first = ready && empty == ready; /* so it looks, and then all of them are needed */
-    if (s->bk->n - lost < s->bk->quorum && !first) code = PAWL_EUNSAFE;
-    else if (s->bk->n - denied < s->bk->quorum) code = PAWL_EDENIED;
-    error_set(
-        error, code, NULL, "%s%s%s%s%s: no quorum: %d of %d instances answer, %d are needed: %s%s", s->verb, space,
-        quote, s->name, quote, answered, s->bk->n, s->bk->quorum, faults,
-        code == PAWL_EUNSAFE ? ". Say where the tokens go on: pawl init --floor"
-        : first ? ". None of those that answer has anything: a first start needs all of them (else: pawl init --floor)"
-        : waiting && s->bk->n - waiting < s->bk->quorum
-            ? ". Whoever knows that no lock is held ends the wait: pawl init --floor"
-            : "");
 }

@@ -9,7 +9,6 @@
  * no lock of before is held, so nobody waits. */
 #include "clock.h"
 #include "random.h"
-#include "redis/verdict.h"
 #include "redlock.h"
 #include "token.h"
 #include <poll.h>
@@ -41,7 +40,7 @@ static void hear(struct step *step, int i, const redisReply *r) {
     bool fine = r->type == REDIS_REPLY_ARRAY && r->elements == 5;
     for (size_t k = 1; fine && k < 5; k++) fine = r->element[k]->str;
     if (!fine) {
-        verdict(&p->wire, r->str ? r->str : "an answer of another form than the script gives", &p->why);
+        round_verdict(step->s, i, r);
         return;
     }
     const redisReply *meta = r->element[1];
@@ -242,15 +241,12 @@ void seed_look(struct bk_session *s, struct bk_until until, struct looked ret[PE
 peers seed_voters(struct bk_session *s, bool patient, struct bk_until until) {
     struct step step = {.s = s, .what = "L", .patient = patient};
     peers voters = 0;
-    char when[48];
     ask(&step, everybody(s), until);
     for (int i = 0; i < s->bk->n; i++) {
         struct peer *p = &s->peers[i];
         if (!step.answers[i].came) continue;
-        if (p->lost) error_set(&p->why, PAWL_EUNSAFE, p->node, "%s: has lost its memory and does not vote", p->node);
-        else if (p->ready_ns)
-            error_set(&p->why, PAWL_EUNREACHABLE, p->node, "%s: came back without its memory and %s", p->node,
-                      peer_ready_text(p, when));
+        if (p->lost) peer_is_lost(p);
+        else if (p->ready_ns) peer_waits(p);
         else voters |= 1u << i;
     }
     return voters;
@@ -296,7 +292,7 @@ static int count(const struct step *step, bool done, struct bk_tokens *t) {
     for (int i = 0; i < step->s->bk->n; i++) {
         const struct answer *a = &step->answers[i];
         struct peer *p = &step->s->peers[i];
-        if (a->came && !a->knows) error_set(&p->why, PAWL_EUNSAFE, p->node, "%s: has lost its memory", p->node);
+        if (a->came && !a->knows) peer_is_lost(p);
         if (!a->came || !a->knows || (done && !a->done)) continue;
         known++;
         if (a->floor > t->last) t->last = a->floor;

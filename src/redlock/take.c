@@ -8,7 +8,6 @@
  * the attempt was asked; one that meets a later epoch begins anew. */
 #include "clock.h"
 #include "random.h"
-#include "redis/verdict.h"
 #include "redlock.h"
 #include "token.h"
 #include <stdio.h>
@@ -50,7 +49,6 @@ static void see(struct bk *bk, uint64_t number) {
 
 static void hear_lock(struct attempt *a, int i, redisReply *reply) {
     struct bk_session *s = a->s;
-    struct peer *p = &s->peers[i];
     char *left = NULL;
     if (round_abstains(s, i, reply, &a->newer)) {
         a->said[i] = ABSTAINED;
@@ -70,9 +68,7 @@ static void hear_lock(struct attempt *a, int i, redisReply *reply) {
         return;
     } else {
         a->said[i] = FAULTY;
-        p->wire.verb = s->verb;
-        p->wire.name = s->name;
-        verdict(&p->wire, reply->str ? reply->str : "an answer of another form than the script gives", &p->why);
+        round_verdict(s, i, reply);
     }
     freeReplyObject(reply);
 }

@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MUST(write(ends[1], data + 1, size - 1) == (ssize_t)size - 1 && shutdown(ends[1], SHUT_WR) == 0);
     struct bk_session session = {
         .bk = bk, .count = "pawl:%n:0123456789012345678901234567890123456789", .count_length = 48};
-    MUST(wire_open(&session.wire, ends[0], NULL, "server"));
+    MUST(wire_open(&session.wire, ends[0], NULL, "server", "pawl:"));
     ask(&session, data[0] % 10, "nightly");
     wire_close(&session.wire, true);
     close(ends[1]);

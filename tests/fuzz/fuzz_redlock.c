@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends[i]) == 0);
         MUST(write(ends[i][1], data + 1, size - 1) == (ssize_t)size - 1 && shutdown(ends[i][1], SHUT_WR) == 0);
         peer_init(p, &bk->place, &bk->place.hosts[i]);
-        MUST(wire_open(&p->wire, ends[i][0], NULL, p->node));
+        MUST(wire_open(&p->wire, ends[i][0], NULL, p->node, "pawl:"));
         p->state = data[0] & 16 ? PEER_GREETING : PEER_READY;
         memcpy(p->epoch, s->epoch, sizeof p->epoch);
         atomic_store(&bk->slow[i], false);

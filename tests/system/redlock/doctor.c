@@ -14,15 +14,15 @@
 
 struct found {
     char all[400];     /* "L01 1 " for each that is not well: id, level */
-    char texts[4000];  /* all that was seen, one a line */
+    char texts[6000];  /* all that was seen, one a line */
     int fines, advice; /* how many are well; how many of the others say why and what to do */
 };
 
 static int note(const pawl_finding *f, void *data) {
     struct found *found = data;
     if (f->id[0] != 'L') return 0; /* the common ones are tested elsewhere */
-    snprintf(found->texts + strlen(found->texts), sizeof found->texts - strlen(found->texts), "%s: %s\n", f->about,
-             f->seen);
+    snprintf(found->texts + strlen(found->texts), sizeof found->texts - strlen(found->texts), "%s: %s; %s\n", f->about,
+             f->seen, f->fix);
     if (f->level == PAWL_LEVEL_FINE) {
         found->fines++;
         return 0;
@@ -58,6 +58,9 @@ static void empty_second(void) {
     while (!is_seeded(1) && ms_since(start) < 30000) must_release(must_take(c, "seed"));
     pawl_close(c);
 }
+static void empty_two(void) {
+    for (int i = 1; i < 3; i++) free(server_redis(three[i].port, "FLUSHALL"));
+}
 static void lose_directory(void) { /* so that it cannot save */
     char command[96], *stand = NULL;
     int64_t end_ns = clock_after_ms(clock_now_ns(), 30000);
@@ -90,25 +93,27 @@ static const struct row {
     const char *all, *text; /* that all three are on one host is found always */
     int64_t wait_ms;        /* 0: as long as it may need */
 } rows[] = {
-    {"well", 0, NULL, NULL, "", "L08 unsafe ", "quorum: 3 of 3 instances vote, 2 are needed"},
-    {"may evict", 1, "CONFIG SET maxmemory-policy allkeys-lru", NULL, "", "L03 warning L08 unsafe ",
+    {"well", 0, NULL, NULL, "", "L08 warning ", "quorum: 3 of 3 instances vote, 2 are needed"},
+    {"may evict", 1, "CONFIG SET maxmemory-policy allkeys-lru", NULL, "", "L03 warning L08 warning ",
      "policy allkeys-lru"},
-    {"will evict", 1, "CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru", NULL, "", "L03 unsafe L08 unsafe ",
+    {"will evict", 1, "CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru", NULL, "", "L03 unsafe L08 warning ",
      "maxmemory 104857600"},
-    {"nearly full", 2, "CONFIG SET maxmemory 900000", NULL, "", "L04 warning L08 unsafe ", "maxmemory is 900000"},
-    {"emptied", 0, NULL, empty_second, "", "L01 warning L07 warning L08 unsafe ", "votes again in "},
-    {"hung", 0, NULL, stop_third, "", "L01 warning L07 warning L08 unsafe ", "does not answer"},
-    {"hung, and little time", 0, NULL, stop_third, "", "L01 warning L07 warning L08 unsafe ",
+    {"nearly full", 2, "CONFIG SET maxmemory 900000", NULL, "", "L04 warning L08 warning ", "maxmemory is 900000"},
+    {"emptied", 0, NULL, empty_second, "", "L01 warning L07 warning L08 warning ", "votes again in "},
+    {"a quorum emptied", 0, NULL, empty_two, "", "L01 warning L01 warning L07 unsafe L08 warning ",
+     "does not vote; no quorum knows the numbers any more: pawl init URL --floor N"},
+    {"hung", 0, NULL, stop_third, "", "L01 warning L07 warning L08 warning ", "does not answer"},
+    {"hung, and little time", 0, NULL, stop_third, "", "L01 warning L07 warning L08 warning ",
      "quorum: 2 of 3 instances vote", 4000},
-    {"down", 0, NULL, kill_second, "", "L01 warning L07 warning L08 unsafe ", "quorum: 2 of 3 instances vote"},
+    {"down", 0, NULL, kill_second, "", "L01 warning L07 warning L08 warning ", "quorum: 2 of 3 instances vote"},
     {"durable in name only", 0, "CONFIG SET appendonly yes", NULL, "?durable=yes",
-     "L05 unsafe L05 unsafe L05 unsafe L08 unsafe ", "appendonly yes, appendfsync everysec, durable=yes"},
-    {"cannot save", 1, NULL, lose_directory, "", "L06 unsafe L08 unsafe ", "it failed"},
-    {"a replica", 0, NULL, replica_of_first, "", "L02 warning L08 unsafe ", ": 1 replicas"},
-    {"a clock ahead", 0, NULL, step_clock, "", "L01 warning L07 warning L08 unsafe L09 warning ", " is ahead of "},
-    {"damaged", 1, "SET pawl:%r junk", NULL, "", "L01 warning L07 warning L08 unsafe ",
-     "the key '<prefix>%r' is damaged"},
-    {"a ttl of 20 minutes", 0, NULL, long_ttl, "", "L08 unsafe L10 warning ", "today and yesterday is 1200 s"},
+     "L05 unsafe L05 unsafe L05 unsafe L08 warning ", "appendonly yes, appendfsync everysec, durable=yes"},
+    {"cannot save", 1, NULL, lose_directory, "", "L06 unsafe L08 warning ", "it failed"},
+    {"a replica", 0, NULL, replica_of_first, "", "L02 warning L08 warning ", ": 1 replicas"},
+    {"a clock ahead", 0, NULL, step_clock, "", "L01 warning L07 warning L08 warning L09 warning ", " is ahead of "},
+    {"damaged", 1, "SET pawl:%r junk", NULL, "", "L01 warning L07 warning L08 warning ",
+     "the key 'pawl:%r' is damaged"},
+    {"a ttl of 20 minutes", 0, NULL, long_ttl, "", "L08 warning L10 warning ", "today and yesterday is 1200 s"},
 };
 
 static void test_row(void **state) {
