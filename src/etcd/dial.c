@@ -31,15 +31,18 @@ static enum bk_says connect_one(struct bk *bk, const struct url_host *host, stru
 }
 
 /* In words, and as a verdict: what etcd says when it does not do what was asked. */
-static enum bk_says verdict(struct http2 *h, const struct grpc_reply *reply, pawl_error *error) {
+static enum bk_says verdict(const struct place *place, struct http2 *h, const struct grpc_reply *reply,
+                            pawl_error *error) {
     const char *node = http2_node(h), *text = reply->message;
     enum bk_says says = BK_FAULT;
     int code = PAWL_EINTERNAL;
     const char *advice = "";
+    char rights[PREFIX_MAX + 64];
     switch (reply->status) {
     case GRPC_DENIED:
         code = PAWL_EDENIED;
-        advice = " (the role needs readwrite on the prefix)";
+        snprintf(rights, sizeof rights, " (the role needs readwrite on the prefix %s)", place->prefix);
+        advice = rights;
         break;
     case GRPC_UNAUTHENTICATED: code = PAWL_EDENIED; break;
     case GRPC_INVALID:
@@ -63,7 +66,11 @@ static enum bk_says verdict(struct http2 *h, const struct grpc_reply *reply, paw
         break;
     case GRPC_NOT_FOUND: code = PAWL_ELOST; break; /* the lease: keys are never "not found" */
     case GRPC_PRECONDITION: break;
-    default: code = PAWL_EUNREACHABLE; says = BK_UNKNOWN; /* "context deadline exceeded", and what nobody knows */
+    default:
+        if (strstr(text, "context canceled"))
+            advice = " (a grpc-proxy? it carries no renewals of ours: name the members)";
+        code = PAWL_EUNREACHABLE;
+        says = BK_UNKNOWN; /* "context deadline exceeded", and what nobody knows */
     }
     error_set(error, code, node, "%s: etcd says: %.250s (gRPC status %d)%s", node, text, reply->status, advice);
     return says;
@@ -88,7 +95,7 @@ static enum bk_says login(const struct place *place, struct http2 *h, struct bk_
     if (says != BK_YES) return BK_FAULT;
     if (reply.status == GRPC_PRECONDITION) return BK_YES; /* authentication is not enabled there */
     if (reply.status != GRPC_OK) {
-        verdict(h, &reply, error);
+        verdict(place, h, &reply, error);
         return BK_FAULT;
     }
     Pb__AuthenticateResponse *answer = pb__authenticate_response__unpack(NULL, reply.size, reply.body);
@@ -184,7 +191,7 @@ enum bk_says call(struct bk_session *s, const char *path, const ProtobufCMessage
         return BK_YES;
     }
     free(reply.body);
-    says = verdict(s->h, &reply, error);
+    says = verdict(&s->bk->place, s->h, &reply, error);
     if (reply.status == GRPC_UNAVAILABLE) atomic_fetch_add(&s->bk->next, 1);
     return says;
 }

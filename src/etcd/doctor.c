@@ -24,11 +24,14 @@ struct looking {
 
 /* What the endpoints said, together. */
 struct health {
-    uint64_t members[MEMBERS_MAX]; /* that answered */
-    int n_members, n_voters;       /* n_voters: of the cluster; 0: not told */
-    bool leaderless, mixed, learner;
+    uint64_t members[MEMBERS_MAX];          /* that answered */
+    int n_members, n_voters;                /* n_voters: of the cluster; 0: not told */
+    bool leaderless, mixed, learner, wakes; /* wakes: badly */
+    uint64_t cluster;                       /* of the first that answered */
+    char other[TEXT];                       /* endpoints of another one */
     char version[32], silent[TEXT], alarms[TEXT];
     int n_silent;
+    pawl_error why_silent;       /* of the last one */
     char where[MEMBERS_MAX][64]; /* the host behind each endpoint */
     uint64_t who[MEMBERS_MAX];   /* the member behind each endpoint; 0: silent */
     int64_t slowest_us;
@@ -60,8 +63,18 @@ static void note_alarms(struct health *h, const Pb__StatusResponse *status) {
     }
 }
 
-static void note_status(struct health *h, const Pb__StatusResponse *status, int64_t took_us) {
+/* etcd-io/etcd issue 15247: a leader that was stopped, or whose disk hung, ends leases that live on. */
+static bool wakes_badly(const char *version) {
+    int major = 0, minor = 0, patch = 0;
+    sscanf(version, "%d.%d.%d", &major, &minor, &patch);
+    return major == 3 && (minor < 4 || (minor == 4 && patch < 31) || (minor == 5 && patch < 13));
+}
+
+static void note_status(struct health *h, const Pb__StatusResponse *status, const char *node, int64_t took_us) {
     int i = 0;
+    if (!h->cluster) h->cluster = status->header->cluster_id;
+    else if (h->cluster != status->header->cluster_id) append(h->other, node);
+    h->wakes |= wakes_badly(status->version);
     while (i < h->n_members && h->members[i] != status->header->member_id) i++;
     if (i == h->n_members && i < MEMBERS_MAX) h->members[h->n_members++] = status->header->member_id;
     if (!*h->version) snprintf(h->version, sizeof h->version, "%s", status->version);
@@ -86,7 +99,7 @@ static enum bk_says ask_status(struct bk_session *s, struct bk_until until, stru
     free(reply.body);
     bool fits = status && status->header;
     if (fits) {
-        note_status(h, status, (clock_now_ns() - from) / 1000);
+        note_status(h, status, http2_node(s->h), (clock_now_ns() - from) / 1000);
         *ret_who = status->header->member_id;
     }
     pb__status_response__free_unpacked(status, NULL);
@@ -115,16 +128,16 @@ static void ask_endpoints(const struct looking *l, struct bk_until until, struct
             snprintf(node, sizeof node, "%.120s:%d", bk->place.hosts[i].host, bk->place.hosts[i].port);
             append(h->silent, node);
             h->n_silent++;
+            h->why_silent = error;
         }
         http2_close(s.h, true);
     }
 }
 
-static void ask_members(const struct looking *l, struct bk_until until, struct health *h) {
+static void ask_members(const struct looking *l, struct bk_until until, struct health *h, pawl_error *error) {
     Pb__MemberListRequest request = PB__MEMBER_LIST_REQUEST__INIT;
     struct grpc_reply reply;
-    pawl_error error = PAWL_ERROR_INIT;
-    if (call(l->s, "/etcdserverpb.Cluster/MemberList", &request.base, until, &reply, NULL, &error) != BK_YES) return;
+    if (call(l->s, "/etcdserverpb.Cluster/MemberList", &request.base, until, &reply, NULL, error) != BK_YES) return;
     Pb__MemberListResponse *list = pb__member_list_response__unpack(NULL, reply.size, reply.body);
     free(reply.body);
     for (size_t i = 0; list && i < list->n_members; i++) h->n_voters += !list->members[i]->is_learner;
@@ -137,17 +150,32 @@ static void server(const struct looking *l, const struct health *h) {
     char seen[TEXT];
     int major = 0, minor = 0;
     sscanf(h->version, "%d.%d", &major, &minor);
-    bool old = major < 3 || (major == 3 && minor < 4);
+    bool old = major < 3 || (major == 3 && minor < 4), wakes = h->wakes;
     snprintf(seen, sizeof seen, "etcd %s%s", h->version, h->mixed ? ", and another version at other endpoints" : "");
-    tell(l, "E01", bad(old || h->mixed, PAWL_LEVEL_WARNING), "version", seen,
-         old ? "pawl was never tried on it" : "an upgrade that stopped half way",
-         old ? "etcd 3.4 or newer" : "finish the upgrade");
+    tell(l, "E01", bad(old || wakes || h->mixed, PAWL_LEVEL_WARNING), "version", seen,
+         old     ? "pawl was never tried on it"
+         : wakes ? "a leader that was stopped, or whose disk hung, may end live leases when it wakes up: their holders "
+                   "lose their locks, and are told"
+                 : "an upgrade that stopped half way",
+         wakes ? "etcd 3.4.31, 3.5.13 or newer" : "finish the upgrade");
 }
 
-static void members(const struct looking *l, const struct health *h) {
+/* Locks of one do not exclude those of the other. */
+static void one_cluster(const struct looking *l, const struct health *h) {
+    char seen[2 * TEXT];
+    if (l->s->bk->place.n_hosts < 2) return;
+    snprintf(seen, sizeof seen, *h->other ? "another one at %s" : "the same at each endpoint that answers", h->other);
+    tell(l, "E13", bad(*h->other, PAWL_LEVEL_UNSAFE), "cluster", seen,
+         "locks of two clusters do not exclude each other: two hold the same one",
+         "name the members of one cluster: etcdctl endpoint status shows who is of which");
+}
+
+static void members(const struct looking *l, struct bk_until until, struct health *h) {
+    pawl_error error = PAWL_ERROR_INIT;
     char seen[TEXT];
+    ask_members(l, until, h, &error);
     snprintf(seen, sizeof seen, "%d voting member%s", h->n_voters, h->n_voters == 1 ? "" : "s");
-    if (!h->n_voters) tell(l, "E02", PAWL_LEVEL_UNSEEN, "members", "the members are not told to this user", "", "");
+    if (!h->n_voters) tell(l, "E02", PAWL_LEVEL_UNSEEN, "members", error.text, "", "");
     else if (h->n_voters == 1)
         tell(l, "E02", PAWL_LEVEL_WARNING, "members", seen,
              "when it is down no lock can be taken or kept, and its disk is the only copy",
@@ -159,7 +187,7 @@ static void members(const struct looking *l, const struct health *h) {
 }
 
 static bool no_majority(const struct health *h) {
-    return h->leaderless ||
+    return h->leaderless || h->n_members == 0 ||
            (h->n_voters && h->n_members <= h->n_voters / 2 && h->n_members + h->n_silent > h->n_voters / 2);
 }
 
@@ -231,13 +259,29 @@ static void unseen(const struct looking *l, const char *id, const char *about, c
     tell(l, id, PAWL_LEVEL_UNSEEN, about, error->text, "", "");
 }
 
+/* What grants may not carry renewals: a grpc-proxy does not. */
+static void renewal(const struct looking *l, struct bk_life *life, struct bk_until until) {
+    struct bk_life *const one[] = {life};
+    enum bk_says each = BK_UNKNOWN;
+    int64_t left_ms;
+    pawl_error error = PAWL_ERROR_INIT;
+    bool renewed = lease_renew(l->s, one, 1, until, &each, &left_ms, &error) == BK_YES && each == BK_YES;
+    tell(l, "E14", bad(!renewed, PAWL_LEVEL_UNSAFE), "renewal",
+         renewed       ? "a lease was renewed"
+         : *error.text ? error.text
+                       : "a lease was gone as soon as it was made",
+         "whatever is taken here is lost when its ttl is over",
+         "name the members themselves; an etcd grpc-proxy carries no renewals of ours");
+}
+
 static void least_ttl(const struct looking *l, struct bk_until until) {
     char seen[TEXT];
     int64_t left_ms = 0, wanted_ms = l->s->bk->ttl_ms;
     struct bk_life life = {.ttl_ms = 1000};
     pawl_error error = PAWL_ERROR_INIT;
     enum bk_says says = lease_begin(l->s, &life, until, &left_ms, &error);
-    if (says == BK_YES) lease_end(l->s, &life, until, &error);
+    if (says == BK_YES) renewal(l, &life, until);
+    if (says == BK_YES) lease_end(l->s, &life, until, NULL);
     lease_free(&life);
     if (says != BK_YES) {
         unseen(l, "E06", "ttl", &error);
@@ -325,13 +369,17 @@ static void tokens(const struct looking *l) {
 }
 
 enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {
-    (void)error;
     const struct looking l = {s, find, data};
-    struct health h = {0};
+    struct health h = {.why_silent = PAWL_ERROR_INIT};
     ask_endpoints(&l, until, &h);
-    ask_members(&l, until, &h);
-    if (h.n_members) server(&l, &h);
-    members(&l, &h);
+    if (h.n_members == 0) { /* what nobody was asked is neither well nor not */
+        quorum(&l, &h);
+        error_copy(error, &h.why_silent);
+        return BK_FAULT;
+    }
+    server(&l, &h);
+    members(&l, until, &h);
+    one_cluster(&l, &h);
     quorum(&l, &h);
     endpoints(&l, &h);
     independence(&l, &h);

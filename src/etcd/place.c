@@ -18,7 +18,7 @@ static enum bk_says prefix_of(const struct url *url, struct place *place, pawl_e
             : *url->path ? snprintf(place->prefix, sizeof place->prefix, "/%s", url->path)
                          : snprintf(place->prefix, sizeof place->prefix, "/pawl/");
     if (given && *url->path) return invalid(url, error, "a path and prefix= say the same twice");
-    if (n >= (int)sizeof place->prefix - 1) return invalid(url, error, "the prefix is longer than 256 bytes");
+    if (n >= (int)sizeof place->prefix - 1) return invalid(url, error, "the prefix is longer than 255 bytes");
     if (n == 0) return invalid(url, error, "an empty prefix would take all keys for locks");
     if (!given && place->prefix[n - 1] != '/') strcat(place->prefix, "/");
     return BK_YES;
