@@ -41,6 +41,39 @@ verbs() { pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p'; }
     [ "$n" -gt 60 ]
 }
 
+@test "every command that a document writes is one: its verb, its options" {
+    cat >"$BATS_TEST_TMPDIR/words.py" <<'EOF'
+import glob, re, sys
+for path in [*glob.glob(sys.argv[1] + "/*.md"), sys.argv[1] + "/ops/README.md", *glob.glob(sys.argv[1] + "/docs/**/*.md", recursive=True)]:
+    text = open(path, encoding="utf-8").read()
+    text = re.sub(r"\[`[^`]+`\]\([^)]+\)", "", text)  # tests, which have names
+    code = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    code += re.findall(r"^(?: {4}|[$] )(?:[*]/\S+ .* |ExecStart=/usr/bin/)?(pawl .*)$", text, flags=re.M)
+    code += re.findall(r"^(pawl .*)$", "".join(re.findall(r"^```\w*\n(.*?)^```$", text, flags=re.M | re.S)), flags=re.M)
+    for line in code:
+        for call in re.findall(r"(?<![\w./=-])pawl ([a-z][^|;)#&<>`]*)", line):
+            verb, *words = call.split()
+            if not verb.isalpha() or call.startswith("lock 1"):
+                continue  # the name of an application, the head of a lock file
+            if verb == "guard" and words and words[0].isalpha():
+                verb += " " + words.pop(0)
+            print(verb, "--help", path, sep="\t")
+            for word in words:
+                if word == "--":
+                    break
+                if re.match(r"--?[a-z]", word) and word != "-c":
+                    print(verb, word.split("=")[0].rstrip(".,:'\")]"), path, sep="\t")
+EOF
+    n=0
+    while IFS=$'\t' read -r verb option path; do
+        # shellcheck disable=SC2086
+        run --separate-stderr pawl $verb "$option"
+        [[ $stderr != *"unknown option"* && $stderr != *"unknown verb"* ]] || { echo "$path: pawl $verb $option: $stderr" && return 1; }
+        n=$((n + 1))
+    done < <(python3 "$BATS_TEST_TMPDIR/words.py" "$top" | sort -u -t $'\t' -k 1,2)
+    [ "$n" -gt 40 ]
+}
+
 @test "every verb is in pawl(1)" {
     n=0
     for verb in $(verbs); do
