@@ -86,28 +86,3 @@ shift_clock() { perl -e 'print pack("q", $ARGV[0])' "$1" | dd of=offset conv=not
     wait "${holders[@]}"
     ! grep LOST said?
 }
-
-has_waiter() { pawl who -u "$1" --json n | jq -e '.waiting | length == 1'; }
-
-@test "B127, B128: TERM to the leader: the next one starts when its command has ended, not before, and not a ttl later" {
-    for url in file:locks "$PAWL_TEST_REDIS"; do
-        rm -f up told drained second
-        "$PAWL" run --repeat -u "$url" -t 10m n bash -c 'trap "touch told" TERM; touch up; until [ -e drained ]; do read -rt 0.02 <> <(:); done' 3>&- &
-        first=$!
-        until_ok 20 test -e up
-        "$PAWL" run -u "$url" n touch second 3>&- &
-        second=$!
-        until_ok 20 has_waiter "$url"
-        kill "$first"
-        until_ok 20 test -e told
-        for _ in 1 2 3; do # it is still at work
-            run -123 pawl run -u "$url" -n n true
-            kill -0 "$first"
-        done
-        [ ! -e second ]
-        touch drained
-        until_ok 20 test -e second # long before the ttl ends
-        wait "$first" || true
-        wait "$second"
-    done
-}
