@@ -90,8 +90,7 @@ cell() { awk -F ' *[|] *' -v n="$(($1 + 1))" '{ print $n }'; }
     run -0 pawl run -u file:locks --for correctness strict -- echo alone
 }
 
-@test "what each of them asks of you: the costs that doctor tells, and how many faults it knows" {
-    source=$BATS_TEST_DIRNAME/../..
+@test "what each of them asks of you: the costs that doctor tells" {
     pawl init "$PAWL_TEST_POSTGRESQL"
     three_redis
     n=0
@@ -100,9 +99,6 @@ cell() { awk -F ' *[|] *' -v n="$(($1 + 1))" '{ print $n }'; }
         row=$(sed -n '/^## What each of them asks/,/^## Two/p' "$page" | grep "^| \`$kind:\`")
         cost=$(pawl doctor --json -w 30s "$url" | jq -r 'select(.id == "C06").seen') || true
         [ "$(cell 4 <<<"$row")" = "$cost" ]
-        case $kind in file) letter=F ;; redis) letter=R ;; redlock) letter=L ;; etcd) letter=E ;; *) letter=P ;; esac
-        known=$(grep -ohE "\"$letter[0-9]{2}\"" "$source"/src/doctor.c "$source"/src/*/doctor.c "$source"/cli/doctor.c | sort -u | wc -l)
-        [ "$(cell 5 <<<"$row")" = "$known" ]
         n=$((n + 1))
     done
     [ "$n" = 5 ]
