@@ -95,6 +95,12 @@ static void held_and_listed(const char *url, bool names) {
     pawl_close(client);
 }
 
+static void needs_module(const char *url) {
+    pawl_client *client = NULL;
+    if (pawl_open(url, NULL, &client, NULL) == PAWL_EUNSUPPORTED) skip();
+    pawl_close(client);
+}
+
 static void of_files(void **state) {
     (void)state;
     struct rlimit many;
@@ -121,6 +127,7 @@ static void of_redlock(void **state) {
     (void)state;
     struct server s[3] = {0};
     char url[128];
+    needs_module("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
     for (int i = 0; i < 3; i++) server_start_redis(&s[i], NULL);
     snprintf(url, sizeof url, "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", s[0].port, s[1].port, s[2].port);
     held_and_listed(url, true);
@@ -131,6 +138,7 @@ static void of_redlock(void **state) {
 static void of_postgresql(void **state) {
     (void)state;
     struct server s = {0};
+    needs_module("postgresql://127.0.0.1:1/none");
     server_start_postgres(&s, "max_locks_per_transaction = 256\n");
     pawl_client *client = open_client(s.url);
     pawl_error error = PAWL_ERROR_INIT;
@@ -144,6 +152,7 @@ static void of_postgresql(void **state) {
 static void of_etcd(void **state) {
     (void)state;
     struct server s = {0};
+    needs_module("etcd://127.0.0.1:1");
     server_start_etcd(&s, NULL);
     held_and_listed(s.url, true);
     server_stop(&s);
