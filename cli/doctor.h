@@ -14,7 +14,7 @@ struct findings {
 };
 
 /* setup.c */
-enum { SETUP_TEXT = 512 };
+enum { SETUP_TEXT = 4096 };
 /* The kind of service: "redis" for rediss: and the like too; "" if it is not known. */
 const char *setup_scheme(const char *url);
 /* What one lock costs there, in words. */

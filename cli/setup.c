@@ -184,23 +184,57 @@ static bool names_database(const struct url *url) {
     return database && *database && strcmp(database, "0") != 0;
 }
 
+#define QUOTED 1300 /* a text of 320 bytes, each of them four */
+
+/* As a word for the shell. */
+static void shell_word(const char *text, char ret[QUOTED]) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@+=,-";
+    size_t n = 0;
+    if (*text && text[strspn(text, plain)] == 0) {
+        snprintf(ret, QUOTED, "%s", text);
+        return;
+    }
+    ret[n++] = '\'';
+    for (; *text && n < QUOTED - 6; text++) {
+        if (*text == '\'') n += (size_t)snprintf(ret + n, QUOTED - n, "'\\''");
+        else ret[n++] = *text;
+    }
+    ret[n++] = '\'';
+    ret[n] = 0;
+}
+
+/* As a pattern for Redis: what is special there is escaped. It takes no blanks, and redis-cli no quotes inside a word:
+ * for these, "any one byte". */
+static void redis_pattern(const char *text, char ret[QUOTED]) {
+    size_t n = 0;
+    for (; *text && n < QUOTED - 3; text++) {
+        if (strchr("*?[]\\", *text)) ret[n++] = '\\';
+        ret[n++] = (unsigned char)*text <= ' ' || *text == '"' || *text == '\'' || *text == 0x7F ? '?' : *text;
+    }
+    ret[n] = 0;
+}
+
 static void redis_rights(const struct url *url, const char *commands, char ret[SETUP_TEXT]) {
+    char pattern[QUOTED];
     const char *prefix = url_param(url, "prefix");
-    if (!prefix) prefix = "pawl:";
-    snprintf(ret, SETUP_TEXT, "ACL SETUSER %s on >PASSWORD ~%s* &%s* %s%s", user_of(url), prefix, prefix, commands,
+    if (strpbrk(user_of(url), " \t\r\n\"'\\")) return; /* Redis has no such users */
+    redis_pattern(prefix ? prefix : "pawl:", pattern);
+    snprintf(ret, SETUP_TEXT, "ACL SETUSER %s on >PASSWORD ~%s* &%s* %s%s", user_of(url), pattern, pattern, commands,
              names_database(url) ? " +select" : "");
 }
 
 static void etcd_rights(const struct url *url, char ret[SETUP_TEXT]) {
     const char *prefix = url_param(url, "prefix"), *path = url->path;
-    char own[300] = "/pawl/";
+    char own[300] = "/pawl/", quoted[QUOTED], user[QUOTED];
     if (prefix) snprintf(own, sizeof own, "%s", prefix);
     else if (*path) snprintf(own, sizeof own, "/%s%s", path, path[strlen(path) - 1] == '/' ? "" : "/");
+    shell_word(own, quoted);
+    shell_word(user_of(url), user);
     snprintf(ret, SETUP_TEXT,
              "etcdctl role add locks\n"
              "etcdctl role grant-permission locks readwrite --prefix=true %s\n"
              "etcdctl user add %s && etcdctl user grant-role %s locks",
-             own, user_of(url), user_of(url));
+             quoted, user, user);
 }
 
 #define SQL_NAME 130 /* of 63 bytes, all of them quotes */
@@ -217,28 +251,34 @@ static void sql_name(const char *name, char ret[SQL_NAME]) {
     ret[n] = 0;
 }
 
+/* A role of its own, also where the URL names the superuser of every installation. The schema is everybody's until that
+ * is taken back. */
 static void postgresql_rights(const struct url *url, char ret[SETUP_TEXT]) {
-    const char *user = user_of(url), *database = *url->path ? url->path : user;
+    const char *user = strcmp(user_of(url), "postgres") == 0 ? "app" : user_of(url);
     char role[SQL_NAME], base[SQL_NAME];
     sql_name(user, role);
-    sql_name(database, base);
-    snprintf(ret, SETUP_TEXT, "GRANT CONNECT ON DATABASE %s TO %s;\nGRANT USAGE ON SCHEMA pawl TO %s;", base, role,
-             role);
+    sql_name(*url->path ? url->path : user_of(url), base);
+    snprintf(ret, SETUP_TEXT,
+             "CREATE ROLE %s LOGIN PASSWORD 'PASSWORD';\n"
+             "GRANT CONNECT ON DATABASE %s TO %s;\n"
+             "REVOKE USAGE ON SCHEMA pawl FROM PUBLIC;\n"
+             "GRANT USAGE ON SCHEMA pawl TO %s;",
+             role, base, role, role);
 }
 
-static void file_rights(const char *text, char ret[SETUP_TEXT]) {
-    char *shown = shown_url(text);
-    snprintf(ret, SETUP_TEXT, "install -d -m 2770 -g GROUP %.400s", shown ? shown + strlen("file:") : "DIR");
-    free(shown);
+static void file_rights(const struct url *url, char ret[SETUP_TEXT]) {
+    char quoted[QUOTED];
+    shell_word(*url->path ? url->path : "DIR", quoted);
+    snprintf(ret, SETUP_TEXT, "install -d -m 2770 -g GROUP %s", quoted);
 }
 
 bool setup_rights(const char *text, char ret[SETUP_TEXT]) {
     const char *scheme = setup_scheme(text);
     struct url *url;
     *ret = 0;
-    if (strcmp(scheme, "file") == 0) file_rights(text, ret);
-    if (*ret || url_parse(text, &url, NULL)) return *ret != 0;
-    if (strcmp(scheme, "redis") == 0) redis_rights(url, redis_commands, ret);
+    if (url_parse(text, &url, NULL)) return false;
+    if (strcmp(scheme, "file") == 0) file_rights(url, ret);
+    else if (strcmp(scheme, "redis") == 0) redis_rights(url, redis_commands, ret);
     else if (strcmp(scheme, "redlock") == 0) redis_rights(url, redlock_commands, ret);
     else if (strcmp(scheme, "etcd") == 0) etcd_rights(url, ret);
     else if (strcmp(scheme, "postgresql") == 0) postgresql_rights(url, ret);

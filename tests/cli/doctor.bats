@@ -258,8 +258,25 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
 
 @test "--acl: names are quoted as SQL quotes them" {
     run -0 pawl doctor --acl 'postgresql://a%22b@h/d%22%3B--'
-    [ "${lines[0]}" = 'GRANT CONNECT ON DATABASE "d"";--" TO "a""b";' ]
-    [ "${lines[1]}" = 'GRANT USAGE ON SCHEMA pawl TO "a""b";' ]
+    [ "${lines[0]}" = "CREATE ROLE \"a\"\"b\" LOGIN PASSWORD 'PASSWORD';" ]
+    [ "${lines[1]}" = 'GRANT CONNECT ON DATABASE "d"";--" TO "a""b";' ]
+    [ "${lines[2]}" = 'REVOKE USAGE ON SCHEMA pawl FROM PUBLIC;' ]
+    [ "${lines[3]}" = 'GRANT USAGE ON SCHEMA pawl TO "a""b";' ]
+    [ "$(pawl doctor --acl postgresql://postgres@h/ | tail -1)" = 'GRANT USAGE ON SCHEMA pawl TO "app";' ]
+}
+
+@test "--acl: prefixes, users and directories are quoted for the shell, or escaped for a pattern of Redis" {
+    etcdctl() { printf '<%s>' "$@"; echo; }
+    install() { printf '<%s>' "$@"; echo; }
+    eval "$(pawl doctor --acl "etcd://o'k@h?prefix=/x%20y%27%24(z)/")" >said
+    grep -qxF "<role><grant-permission><locks><readwrite><--prefix=true></x y'\$(z)/>" said
+    grep -qxF "<user><add><o'k>" said
+    eval "$(pawl doctor --acl "file:/srv/my%20%26%20locks")" >said
+    grep -qxF '<-d><-m><2770><-g><GROUP></srv/my & locks>' said
+    [ "$(pawl doctor --acl etcd://h/app/locks/ | sed -n 2p)" = 'etcdctl role grant-permission locks readwrite --prefix=true /app/locks/' ]
+    run -0 pawl doctor --acl 'redis://h?prefix=a%20b%5B%2A%5C:'
+    [[ $output == 'ACL SETUSER app on >PASSWORD ~a?b\[\*\\:* &a?b\[\*\\:* +info '* ]]
+    run -125 pawl doctor --acl 'redis://a%20b@h'
 }
 
 @test "redis: the rights of a lock are enough; what may not be seen is said; a missing right is found" {
@@ -295,6 +312,10 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     # shellcheck disable=SC2046
     redis ACL SETUSER few reset on '>secret' $(pawl doctor --acl "redis://few@h/3?prefix=mine:" | sed 's/.*PASSWORD //')
     planted "redis: (nothing; --acl of a database and a prefix)" "R09 unseen R10 unseen" "$few/3?prefix=mine:"
+    # as a person would: the line into redis-cli
+    pawl doctor --acl "redis://few@h?prefix=a%20b%5B%22x%22%5D:" | sed 's/on >PASSWORD/reset on >secret/' | redis
+    planted "redis: (nothing; --acl of a prefix with blanks and brackets)" "R09 unseen R10 unseen" "$few?prefix=a%20b%5B%22x%22%5D:"
+    planted "redis: rights to another prefix" "+R12 unsafe" "$few?prefix=a%20bx:"
 }
 
 @test "redis: over a network without TLS, without a password" {

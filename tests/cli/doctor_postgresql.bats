@@ -24,11 +24,20 @@ reload() { # SETTING VALUE
     pawl init "$PAWL_TEST_POSTGRESQL"
     sql "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC"
     refused 120 "postgresql: no right to connect" "42501"
-    psql -qAtX "$PAWL_TEST_POSTGRESQL" -c "$(pawl doctor --acl | sed -n 1p)"
+    sql "$(pawl doctor --acl | sed -n 2p)"
     sql "REVOKE USAGE ON SCHEMA pawl FROM PUBLIC"
     refused 120 "postgresql: no right to the schema" "pawl"
-    psql -qAtX "$PAWL_TEST_POSTGRESQL" -c "$(pawl doctor --acl | sed -n 2p)"
+    sql "GRANT USAGE ON SCHEMA pawl TO PUBLIC" # as pawl init leaves it
+    sql "DROP OWNED BY app"
+    sql "DROP ROLE app"
+    sql "CREATE ROLE other LOGIN"
+    sql "GRANT CONNECT ON DATABASE postgres TO other"
+    pawl run -u "${PAWL_TEST_POSTGRESQL/postgres@/other@}" rights true
+    psql -qX -v ON_ERROR_STOP=1 "$PAWL_TEST_POSTGRESQL" <<<"$(pawl doctor --acl)" # the whole set, as it stands there
     pawl run rights true
+    run --separate-stderr -120 pawl run -u "${PAWL_TEST_POSTGRESQL/postgres@/other@}" rights true
+    in_stderr "pawl"
+    sql "DROP OWNED BY other" && sql "DROP ROLE other"
 }
 
 @test "a good set-up is fine, with the rights of --acl and no more; each fault has its id" {
