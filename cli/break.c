@@ -16,7 +16,7 @@ static const char usage[] =
     "(redlock: within its ttl).\n"
     "\n"
     "      --now         free at once: until he finds out, only a guard keeps him from doing harm\n"
-    "      --label TEXT  why; shown by pawl who, and to the one who lost it\n"
+    "      --label TEXT  why; redis: shown by pawl who, and to the one who lost it\n"
     "      --json        what was done, as JSON\n"
     "  -w, --wait DUR    for the service to answer (5s)\n"
     "  -u, --url URL   -v   -q   --log text|json\n"

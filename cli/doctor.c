@@ -91,13 +91,35 @@ static void print_level(const struct findings *all, int level) {
         if (all->list[i].level == level) print_finding(&all->list[i]);
 }
 
+/* How many good findings have the id of the i-th, which has to be good; 0: it is not, or not the first of them. */
+static int good_alike(const struct findings *all, int i) {
+    int n = 0;
+    for (int k = 0; k < all->n; k++) {
+        if (all->list[k].level != PAWL_LEVEL_FINE || strcmp(all->list[k].id, all->list[i].id) != 0) continue;
+        if (n++ == 0 && k != i) return 0;
+    }
+    return is_note(&all->list[i]) || all->list[i].level != PAWL_LEVEL_FINE ? 0 : n;
+}
+
+/* What there is of each instance is told once: "L01-L06 on 5 instances". */
 static void print_fine(const struct findings *all) {
-    const char *before = "ok      ";
-    for (int i = 0; i < all->n; i++) {
+    const char *before = "ok      ", *from = NULL, *to = NULL;
+    for (int i = 0, each = 0; i <= all->n; i++) {
         const struct finding *f = &all->list[i];
-        if (f->level != PAWL_LEVEL_FINE || is_note(f)) continue;
-        printf("%s%s %s", before, f->id, f->about);
-        before = "  ";
+        int n = i < all->n ? good_alike(all, i) : 0;
+        if (i < all->n && n == 0) continue;
+        if (from && n != each) {
+            printf("%s%s%s%s on %d instances", before, from, to ? "-" : "", to ? to : "", each);
+            before = "  ";
+            from = to = NULL;
+        }
+        if (n == 1) {
+            printf("%s%s %s", before, f->id, f->about);
+            before = "  ";
+        } else if (n > 1) {
+            *(from ? &to : &from) = f->id;
+            each = n;
+        }
     }
     putchar('\n');
 }

@@ -103,7 +103,7 @@ static int parse_option(struct request *q, int c, const char *given) {
         break;
     case SECONDS:
         if (!lab_duration(optarg, &number) || number < 10000000)
-            return lab_complain("--seconds wants at least 0.01, not %s", optarg);
+            return lab_complain("--seconds wants a number of seconds, at least 0.01, not %s", optarg);
         q->plan.seconds = (double)number / 1e9;
         break;
     case TRIES:

@@ -49,7 +49,8 @@ bool lab_duration(const char *text, int64_t *ret_ns) {
         double ns;
     } units[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}, {"", 1e9}};
     char *end;
-    if (*text < '0' || *text > '9') return false;
+    const char *first = text + (*text == '.'); /* ".3" too, but no sign, no blank, no "inf" */
+    if (*first < '0' || *first > '9') return false;
     double value = strtod(text, &end);
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         if (strcmp(end, units[i].name) == 0 && isfinite(value) && value * units[i].ns < 9e18) {

@@ -48,9 +48,12 @@ static bool look_at_a_lock(pawl_client *c, int64_t until_ns, struct report *repo
         took[i] = client_now(c) - from;
         if (!code) continue;
         bool busy = code == PAWL_EBUSY || code == PAWL_ETIMEOUT; /* somebody else's: that says nothing of the service */
-        struct bk_finding bad = {
-            "C01",      busy ? PAWL_LEVEL_UNSEEN : PAWL_LEVEL_UNSAFE,         "a lock",
-            error.text, busy ? "" : "no lock can be taken and released here", busy ? "" : "see what came back"};
+        struct bk_finding bad = {"C01",
+                                 busy ? PAWL_LEVEL_UNSEEN : PAWL_LEVEL_UNSAFE,
+                                 "a lock",
+                                 error.text,
+                                 busy ? "" : "no lock can be taken and released here",
+                                 busy ? "" : "as the message says; other findings may tell more"};
         tell(&bad, report);
         return false;
     }

@@ -22,7 +22,7 @@ static const struct row {
     {"NOAUTH", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://user:password@host"},
     {"unauthenticated multibulk", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://user:password@host"},
     {"WRONGPASS", BK_FAULT, PAWL_EDENIED, "user or password is wrong"},
-    {"NOPERM", BK_FAULT, PAWL_EDENIED, "the user lacks that right; pawl doctor --acl prints what is needed"},
+    {"NOPERM", BK_FAULT, PAWL_EDENIED, "the user lacks a right; pawl doctor --acl prints what is needed"},
     {"user executing the script can't", BK_FAULT, PAWL_EDENIED,
      "the user lacks a command that the scripts call; pawl doctor --acl prints what is needed"},
     {"DENIED", BK_FAULT, PAWL_EDENIED, "protected mode admits local clients only"},

@@ -110,11 +110,14 @@ static void complain(const struct wire *w, int code, pawl_error *error, const ch
     else error_set(error, code, w->node, "%s: %s%s%s%s: %s", w->node, w->verb, space, w->name, quote, what);
 }
 
-/* The result of clock_wait_fd when it was not 1. */
-static void not_ready(const struct wire *w, int result, pawl_error *error) {
+/* The result of clock_wait_fd when it was not 1, in a wait that began at from_ns. */
+static void not_ready(const struct wire *w, int result, int64_t from_ns, pawl_error *error) {
+    char late[80];
     errno = result == -2 ? errno : 0;
+    snprintf(late, sizeof late, "the server did not answer in time (%.1f s)",
+             (double)(clock_now_ns() - from_ns) / NS_PER_S);
     if (result == -1) complain(w, PAWL_ECANCELLED, error, "cancelled");
-    else if (result == 0) complain(w, PAWL_EUNREACHABLE, error, "the server did not answer in time");
+    else if (result == 0) complain(w, PAWL_EUNREACHABLE, error, late);
     else complain(w, PAWL_EINTERNAL, error, "poll");
 }
 
@@ -125,6 +128,7 @@ static ssize_t send_some(struct wire *w, const char *from, size_t size) {
 
 enum bk_says wire_flush(struct wire *w, struct bk_until until, pawl_error *error) {
     size_t done = 0, all = w->out_used;
+    int64_t from_ns = 0;
     w->out_used = 0;
     if (w->failed) {
         errno = 0;
@@ -142,9 +146,10 @@ enum bk_says wire_flush(struct wire *w, struct bk_until until, pawl_error *error
             complain(w, PAWL_EUNREACHABLE, error, "the connection broke");
             return done || w->tls ? BK_UNKNOWN : BK_FAULT;
         }
+        if (!from_ns) from_ns = clock_now_ns();
         int ready = clock_wait_fd(w->fd, (short)w->events, until.at_ns, until.cancel_fd);
         if (ready == 1) continue;
-        not_ready(w, ready, error);
+        not_ready(w, ready, from_ns, error);
         return done || w->tls ? BK_UNKNOWN : BK_FAULT;
     }
     return BK_YES;
@@ -199,13 +204,15 @@ bool wire_has_more(const struct wire *w) { return w->tls || w->reader->pos < w->
 
 enum bk_says wire_reply(struct wire *w, struct bk_until until, redisReply **ret, pawl_error *error) {
     bool time = until.at_ns == INT64_MAX || until.at_ns - clock_now_ns() > GLANCE_MS * NS_PER_MS;
+    int64_t from_ns = 0;
     for (int flags = time ? 0 : MSG_DONTWAIT;; flags = MSG_DONTWAIT) {
         enum bk_says says = look(w, flags, ret, error);
         if (says == BK_YES) return BK_YES;
         if (says == BK_FAULT) return BK_UNKNOWN;
+        if (!from_ns) from_ns = clock_now_ns();
         int ready = clock_wait_fd(w->fd, (short)w->events, until.at_ns, until.cancel_fd);
         if (ready == 1) continue;
-        not_ready(w, ready, error);
+        not_ready(w, ready, from_ns, error);
         return BK_UNKNOWN;
     }
 }

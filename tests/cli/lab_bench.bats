@@ -28,7 +28,7 @@ setup() { pawl_setup; }
 @test "without --raw there is no ratio; a service without a floor says -" {
     run --separate-stderr -0 lab bench --json --seconds 0.02 --tries 1 --scenario cycle -u mem:
     jq -e '.ratio == null and .raw_p50_us == null' <<<"$output"
-    run --separate-stderr -0 lab bench --raw --seconds 0.02 --tries 1 --scenario cycle -u mem:
+    run --separate-stderr -0 lab bench --raw --seconds .02 --tries 1 --scenario cycle -u mem:
     [[ $output =~ mem\ +[0-9,]+.*\ -$'\n' ]]
 }
 

@@ -91,6 +91,8 @@ interrupted() {
     url=$(jq -r .url out)
     [[ $url == redlock://* ]]
     run -0 pawl run -u "$url" job -- true
+    run pawl doctor "$url" # what is good of each instance is told once
+    grep -qE '^ok .*  L01-L06 on 5 instances  L07 quorum' <<<"$output"
     servers=$(pgrep -P "$(pgrep -P $pid)" redis-server)
     [ "$(wc -l <<<"$servers")" = 5 ]
     kill -INT $pid
