@@ -4,6 +4,7 @@
 #include "pawl.h"
 #include "redis.h"
 #include "resolve.h"
+#include "rights.h"
 #include "verdict.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,110 +170,27 @@ static enum bk_says wake_ups(const struct looking *l, struct bk_until until, paw
     return BK_YES;
 }
 
-#define RIGHT_WORDS 5
-
-/* What locks need, each asked for in a way that changes nothing for long: '=' stands for a key that no lock has. */
-static const struct right {
-    const char *name, *words[RIGHT_WORDS + 1];
-    bool waits; /* only who waits needs it */
-} rights[] = {
-    {"+eval", {"EVAL", "return 1", "1", "="}, false},
-    {"+evalsha", {"EVALSHA", "0000000000000000000000000000000000000000", "1", "="}, false},
-    {"+time", {"TIME"}, false},
-    {"+exists", {"EXISTS", "="}, false},
-    {"+get", {"GET", "="}, false},
-    {"+getrange", {"GETRANGE", "=", "0", "0"}, false},
-    {"+set", {"SET", "=", "", "XX"}, false},
-    {"+pttl", {"PTTL", "="}, false},
-    {"+incr", {"INCR", "="}, false},
-    {"+pexpire", {"PEXPIRE", "=", "1"}, false},
-    {"+del", {"DEL", "="}, false},
-    {"+zadd", {"ZADD", "=", "XX", "1", "x"}, true},
-    {"+zrem", {"ZREM", "=", "x"}, true},
-    {"+zrange", {"ZRANGE", "=", "0", "0"}, true},
-    {"+zrank", {"ZRANK", "=", "x"}, true},
-};
-
-struct missing {
-    char text[400]; /* as ACL SETUSER wants it */
-    bool safe;      /* who waits is all that suffers */
-};
-
-static void add_missing(struct missing *m, const char *right, bool waits) {
-    size_t used = strlen(m->text);
-    if (strstr(m->text, right)) return;
-    snprintf(m->text + used, sizeof m->text - used, "%s%s", used ? " " : "", right);
-    m->safe = m->safe && waits;
-}
-
-static bool is_denied(const redisReply *reply) {
-    return reply->type == REDIS_REPLY_ERROR && verdict_is(reply->str, "NOPERM");
-}
-
-/* A command that is allowed may not be so on our keys. */
-static void hear_right(const struct place *place, const redisReply *reply, const struct right *r, struct missing *m) {
-    char keys[PREFIX_MAX + 8];
-    if (!is_denied(reply)) return;
-    snprintf(keys, sizeof keys, "~%s*", place->prefix);
-    if (strstr(reply->str, "of the keys")) add_missing(m, keys, false);
-    else add_missing(m, r->name, r->waits);
-}
-
 /* Over a connection of its own, since listening ends all other talk; and whoever may not connect twice is told of that
  * elsewhere. */
 static void look_at_channel(const struct looking *l, struct bk_until until, struct missing *m) {
-    struct bk *bk = l->s->bk;
     struct wire wire;
     struct watch watch = {.wire.fd = -1};
-    char run_id[41], channel[PREFIX_MAX + 32], pattern[PREFIX_MAX + 8];
-    if (dial(bk, NULL, until, &wire, run_id, &watch, NULL) != BK_YES) return;
-    snprintf(channel, sizeof channel, "%s%%w:0000000000000000", bk->place.prefix);
-    snprintf(pattern, sizeof pattern, "&%s*", bk->place.prefix);
-    static const char *const names[] = {"+publish", "+subscribe"};
-    wire_words(&wire, (const char *const[]){"PUBLISH", channel, "", NULL});
-    wire_words(&wire, (const char *const[]){"SUBSCRIBE", channel, NULL});
-    enum bk_says says = wire_flush(&wire, until, NULL);
-    for (int i = 0; i < 2 && says == BK_YES; i++) {
-        AUTO_REPLY reply = NULL;
-        says = wire_reply(&wire, until, &reply, NULL);
-        if (says == BK_YES && is_denied(reply))
-            add_missing(m, strstr(reply->str, "of the channels") ? pattern : names[i], true);
-    }
+    char run_id[41];
+    if (dial(l->s->bk, NULL, until, &wire, run_id, &watch, NULL) != BK_YES) return;
+    rights_look_at_channel(&l->s->bk->place, &wire, until, m);
     wire_close(&wire, false);
     watch_end(&watch, false);
 }
 
 /* All that are missing at once: who gives them is often somebody else. */
 static enum bk_says look_at_rights(const struct looking *l, struct bk_until until, pawl_error *error) {
-    const struct place *place = &l->s->bk->place;
-    size_t n = sizeof rights / sizeof *rights;
-    struct missing m = {.safe = true};
-    char key[PREFIX_MAX + 16], fix[440];
-    snprintf(key, sizeof key, "%s%%doctor", place->prefix);
-    l->s->wire.verb = "looking at";
-    l->s->wire.name = "rights";
-    for (size_t i = 0; i < n; i++) {
-        struct args a = {.n = 0};
-        for (const char *const *word = rights[i].words; *word; word++) arg_text(&a, **word == '=' ? key : *word);
-        wire_add(&l->s->wire, &a);
-    }
-    enum bk_says says = wire_flush(&l->s->wire, until, error);
-    for (size_t i = 0; i < n && says == BK_YES; i++) {
-        AUTO_REPLY reply = NULL;
-        says = wire_reply(&l->s->wire, until, &reply, error);
-        if (says == BK_YES) hear_right(place, reply, &rights[i], &m);
-    }
+    struct missing m = {.locks = false};
+    char fix[440];
+    enum bk_says says = rights_look(&l->s->bk->place, RIGHTS_REDIS, &l->s->wire, until, &m, error);
     if (says != BK_YES) return says;
     look_at_channel(l, until, &m);
     snprintf(fix, sizeof fix, "ACL SETUSER ... %s", m.text);
-    tell(l, "R12",
-         !*m.text ? PAWL_LEVEL_FINE
-         : m.safe ? PAWL_LEVEL_WARNING
-                  : PAWL_LEVEL_UNSAFE,
-         "rights", *m.text ? m.text : "all that locks need",
-         m.safe ? "missing: who waits is not told, and asks again and again"
-                : "missing: locks cannot be taken, kept or given back",
-         fix);
+    tell(l, "R12", rights_level(&m), "rights", *m.text ? m.text : "all that locks need", rights_why(&m), fix);
     return BK_YES;
 }
 

@@ -2,6 +2,7 @@
  * what each keeps (seed.lua). One instance after the other, then what only all together show. */
 #include "clock.h"
 #include "pawl.h"
+#include "redis/rights.h"
 #include "redlock.h"
 #include "resolve.h"
 #include <stdio.h>
@@ -164,6 +165,25 @@ static void persistence(const struct looking *l, int i, const redisReply *sync) 
          "Redis refuses every write while it cannot save (MISCONF)", "see its log: disk full, or no rights");
 }
 
+/* Over a session of its own, which listens in the end. */
+static void rights(const struct looking *l, struct bk_until until) {
+    struct bk_session *own;
+    char about[160], fix[440];
+    if (redlock_connect(l->s->bk, share(until, 2), &own, NULL) != BK_YES) return; /* that is told elsewhere */
+    for (int i = 0; i < l->s->bk->n; i++) {
+        struct peer *p = &own->peers[i];
+        struct missing m = {.locks = false};
+        if (p->state != PEER_READY || !l->info[i]) continue;
+        struct bk_until each = share(until, l->s->bk->n - i + 1);
+        if (rights_look(p->place, RIGHTS_REDLOCK, &p->wire, each, &m, NULL) != BK_YES) continue;
+        rights_look_at_channel(p->place, &p->wire, each, &m);
+        snprintf(about, sizeof about, "rights at %s", p->node);
+        snprintf(fix, sizeof fix, "ACL SETUSER ... %s", m.text);
+        tell(l, "L11", rights_level(&m), about, *m.text ? m.text : "all that locks need", rights_why(&m), fix);
+    }
+    redlock_drop(own, false);
+}
+
 /* --- all together --- */
 
 static void quorum(const struct looking *l) {
@@ -270,6 +290,7 @@ enum bk_says redlock_doctor(struct bk_session *s, bk_find *find, void *data, str
     independence(&l);
     clocks(&l);
     longest_ttl(&l);
+    rights(&l, until);
     let_go(sync);
     let_go(l.info);
     if (n == 0 && !round_cut(s, error)) round_no_quorum(s, 0, error);

@@ -295,7 +295,11 @@ start_redis() { # OPTION...: another one, on $port, in the directory own
     in_output "CONFIG GET timeout is not allowed to this user"
     redis ACL SETUSER few -publish
     planted "redis: no right to PUBLISH" "R09 unseen R10 unseen R11 warning R12 warning" "$few"
-    redis ACL SETUSER few -set
+    redis ACL SETUSER few +publish -scan
+    planted "redis: no right to SCAN" "R09 unseen R10 unseen R12 warning" "$few"
+    run --separate-stderr -1 pawl doctor --json "$few"
+    jq -es 'map(select(.id == "R12"))[0] | .seen == "+scan" and .why == "missing: only pawl ls needs it"' <<<"$output"
+    redis ACL SETUSER few +scan -set
     planted "redis: no right to SET" "+C01 unsafe" "$few"
     missing='+evalsha +exists +incr +zrank +publish +subscribe' # all of them at once
     # shellcheck disable=SC2086

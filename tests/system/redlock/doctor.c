@@ -137,6 +137,41 @@ static void test_row(void **state) {
     assert_true(found.fines > 0);
 }
 
+/* Taken away one by one, each is missed at each instance, and only that one. */
+static void test_rights(void **state) {
+    static const char *const rights[] = {"eval",     "evalsha", "time",    "mget",      "getrange", "set",
+                                         "setrange", "del",     "pexpire", "pttl",      "zadd",     "zrem",
+                                         "zrange",   "zrank",   "publish", "subscribe", "scan"};
+    char as_app[300], given[400] = "";
+    (void)state;
+    pawl_client *first = client_new();
+    must_release(must_take(first, "first-start"));
+    pawl_close(first);
+    for (size_t i = 0; i < sizeof rights / sizeof *rights; i++)
+        snprintf(given + strlen(given), sizeof given - strlen(given), " +%s", rights[i]);
+    snprintf(as_app, sizeof as_app, "redlock://app:secret@%s", url + strlen("redlock://"));
+    for (size_t i = 0; i <= sizeof rights / sizeof *rights; i++) {
+        const char *taken = i < sizeof rights / sizeof *rights ? rights[i] : "acl"; /* the last: none is missed */
+        struct found found = {.fines = 0};
+        for (int k = 0; k < N; k++)
+            free(server_redis(three[k].port, "ACL SETUSER app reset on >secret ~pawl:* &pawl:* +info +get%s -%s", given,
+                              taken));
+        pawl_client *client = client_of(as_app, 60000, NULL, NULL);
+        if (pawl_doctor(client, 20000, note, &found, &error)) fail_msg("%s: %s", taken, error.text);
+        pawl_close(client);
+        for (int k = 0; k < N; k++) {
+            char wanted[160];
+            snprintf(wanted, sizeof wanted,
+                     strcmp(taken, "acl") ? "rights at 127.0.0.1:%d: +%s; ACL SETUSER ... +%s\n"
+                                          : "rights at 127.0.0.1:%d: all that locks need",
+                     proxy_port(ways[k]), taken, taken);
+            if (!strstr(found.texts, wanted)) fail_msg("'%s' is not in:\n%s", wanted, found.texts);
+        }
+        if (strcmp(taken, "pexpire") == 0) assert_non_null(strstr(found.all, "L11 unsafe L11 unsafe L11 unsafe "));
+        if (strcmp(taken, "scan") == 0) assert_non_null(strstr(found.all, "L11 warning L11 warning L11 warning "));
+    }
+}
+
 static int end(void **state) {
     if (replica.port) server_stop(&replica);
     replica.port = 0;
@@ -151,8 +186,9 @@ static int begin(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[sizeof rows / sizeof *rows];
+    struct CMUnitTest tests[sizeof rows / sizeof *rows + 1];
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         tests[i] = (struct CMUnitTest){rows[i].what, test_row, begin, end, (void *)&rows[i]};
+    tests[sizeof rows / sizeof *rows] = (struct CMUnitTest){"rights", test_rights, three_start, three_stop, NULL};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
