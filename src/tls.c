@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 struct tls {
     SSL_CTX *context;
@@ -62,10 +63,20 @@ static enum bk_says refuse(const char *node, int code, const char *what, pawl_er
     return BK_FAULT;
 }
 
+/* OpenSSL does not say that a file is missing. */
+static bool unreadable(const char *path, const char *what, pawl_error *error) {
+    if (!path || access(path, R_OK) == 0) return false;
+    error_errno(error, PAWL_EINVALID, NULL, "cannot read %s %s", what, path);
+    return true;
+}
+
 static enum bk_says configure(struct tls *tls, const struct tls_options *o, const char *node, pawl_error *error) {
     tls->context = SSL_CTX_new(TLS_client_method());
     tls->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "pawl socket");
     if (!tls->context || !tls->method) return refuse(node, PAWL_EINTERNAL, "cannot start TLS", error);
+    if (unreadable(o->cacert, "the certificates of authorities,", error) ||
+        unreadable(o->cert, "the client certificate", error) || unreadable(o->key, "the private key", error))
+        return BK_FAULT;
     BIO_meth_set_write(tls->method, bio_write);
     BIO_meth_set_read(tls->method, bio_read);
     BIO_meth_set_ctrl(tls->method, bio_control);

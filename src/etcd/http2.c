@@ -24,6 +24,7 @@ struct http2 {
     struct http2_call *calls;
     char authority[160], node[128];
     bool secure, broken, leaving, heard; /* leaving: GOAWAY came; heard: anything at all */
+    const char *strange;                 /* what came first is not HTTP/2; NULL: it is */
     const uint8_t *frame;                /* bytes of nghttp2 that are not in out yet */
     size_t frame_left;
     uint8_t out[OUT_SIZE]; /* frames in one piece, so that a request is one packet: from out_at on not sent yet */
@@ -206,6 +207,7 @@ static enum bk_says broke(struct http2 *h, const char *what, pawl_error *error) 
     if (*alert)
         error_set(error, strstr(alert, "certificate") ? PAWL_EDENIED : PAWL_EUNREACHABLE, h->node,
                   "%s refuses the TLS connection: %s (see cert and key)", h->node, alert);
+    else if (h->strange) error_set(error, PAWL_EUNREACHABLE, h->node, "%s: what answers there %s", h->node, h->strange);
     else if (!h->heard && !h->tls)
         error_set(error, PAWL_EUNREACHABLE, h->node,
                   "%s: the server closed the connection without a word (does it want TLS? then write etcds://)",
@@ -261,6 +263,14 @@ static int send_all(struct http2 *h, bool *moved) {
     }
 }
 
+/* A server's first frame is its settings. */
+static const char *not_http2(const uint8_t *first, size_t n) {
+    if (n < 4 || first[3] == NGHTTP2_SETTINGS) return NULL;
+    if (first[0] == '-' || first[0] == '+') return "speaks as Redis does, not etcd: write redis://";
+    if (first[0] == 21 && first[1] == 3) return "speaks TLS: write etcds://"; /* an alert */
+    return "does not speak HTTP/2: is that a client URL of etcd?";
+}
+
 /* 0: nothing more is there; -1: broken, or closed (errno 0). */
 static int receive_all(struct http2 *h, bool *moved) {
     uint8_t buffer[16384];
@@ -272,7 +282,9 @@ static int receive_all(struct http2 *h, bool *moved) {
         if (n < 0 && errno == EAGAIN) return 0;
         if (n == 0) errno = 0;
         if (n <= 0) return -1;
+        if (!h->heard) h->strange = not_http2(buffer, (size_t)n);
         *moved = h->heard = true;
+        if (h->strange) return errno = EPROTO, -1;
         if (nghttp2_session_mem_recv(h->session, buffer, (size_t)n) != n) return errno = EPROTO, -1;
         if (!h->tls && (size_t)n < sizeof buffer) return 0; /* it is empty now */
     }

@@ -109,7 +109,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
 /* The holder's key goes; its watch tells him, and the next in line holds. */
 enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool at_once, struct bk_until until,
                         struct bk_evicted *ret, pawl_error *error) {
-    char lock[LOCK_SIZE], end[LOCK_SIZE], base_text[PREFIX_MAX + 16], key[KEY_SIZE];
+    char lock[LOCK_SIZE], end[LOCK_SIZE], base_text[PREFIX_MAX + 16];
     struct asking a;
     struct base base = {0};
     (void)at_once;
@@ -129,12 +129,10 @@ enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool
         const Pb__KeyValue *holder = only(range_at(found, 0));
         if (!holder) return BK_NO;
         if (!s->bk->place.bare) base_parse(range_at(found, 1), &base);
-        if (holder->key.len >= sizeof key) return nonsense(s, error);
-        memcpy(key, holder->key.data, holder->key.len);
-        key[holder->key.len] = 0;
         ask_begin(&a);
-        ask_if(&a, key, NULL, holder->create_revision);
-        ask_delete(&a, key);
+        ask_if(&a, "", NULL, holder->create_revision);
+        ask_delete(&a, "");
+        a.compare.key = a.delete.key = holder->key; /* another program's may be of any length, and hold any byte */
         says = txn(s, &a.txn, until, &gone, error);
         if (says != BK_YES) return says;
         if (!gone->succeeded) continue; /* it let go by itself, and another holds */

@@ -99,6 +99,9 @@ static void test_client_certificates(void **state) {
     int port = members[0].port;
     works("etcds://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/client.key", port, dir, dir, dir);
     fails(PAWL_EDENIED, "bad certificate", "etcds://127.0.0.1:%d?cacert=%s/ca.crt", port, dir);
+    fails(PAWL_EINVALID, "/none.key: No such file",
+          "etcds://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/none.key", port, dir, dir, dir);
+    fails(PAWL_EINVALID, "/none.crt: No such file", "etcds://127.0.0.1:%d?cacert=%s/none.crt", port, dir);
     fails(PAWL_EINVALID, "private key", "etcds://127.0.0.1:%d?cacert=%s/ca.crt&cert=%s/client.crt&key=%s/other.key",
           port, dir, dir, dir);
 }
@@ -179,7 +182,7 @@ static void test_a_login_that_runs_out_is_renewed(void **state) {
     fails(PAWL_EDENIED, "authentication failed", "etcd://app:wrong@127.0.0.1:%d/locks/", port);
     fails(PAWL_EDENIED, "user name is empty", "etcd://127.0.0.1:%d/locks/", port);
     fails(PAWL_EDENIED, "readwrite on the prefix", "etcd://poor:poor@127.0.0.1:%d/locks/", port);
-    fails(PAWL_EDENIED, "readwrite on the prefix", "etcd://" APP "@127.0.0.1:%d/elsewhere/", port);
+    fails(PAWL_EDENIED, "readwrite on the prefix /elsewhere/", "etcd://" APP "@127.0.0.1:%d/elsewhere/", port);
     fails(PAWL_EINVALID, "needs a password", "etcd://app@127.0.0.1:%d/locks/", port);
 }
 

@@ -303,8 +303,25 @@ static void test_a_frozen_service_never_lets_the_command_outlive_the_lease(void 
     assert_in_range(atoll(last), froze_us, froze_us + 3000000 + stood_us);
 }
 
+/* Longer than any key of ours: another program may have written it. */
+static void test_a_long_key_of_another_program_is_broken(void **state) {
+    (void)state;
+    pawl_client *c = client(url, TTL_MS);
+    pawl_broken broken = PAWL_BROKEN_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    shell("ETCDCTL_API=3 etcdctl --endpoints=127.0.0.1:%d put \"/locks/n/$(head -c 3000 /dev/zero | tr '\\0' k)\" v "
+          ">/dev/null",
+          members[0].port);
+    assert_int_equal(try_it(c, "n", &error), PAWL_EBUSY);
+    if (pawl_break(c, "n", 0, 20000, &broken, &error)) fail_msg("%s", error.text);
+    assert_true(broken.was_held);
+    assert_int_equal(try_it(c, "n", &error), PAWL_OK);
+    pawl_close(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_long_key_of_another_program_is_broken, one, teardown),
         cmocka_unit_test_setup_teardown(test_the_lease_is_kept_and_given_back, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_removed_by_hand_is_lost_at_once, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_removed_while_nobody_listens_is_lost, one, teardown),

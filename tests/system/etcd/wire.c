@@ -144,6 +144,25 @@ static enum bk_says ask(struct http2 *h, size_t size, int ms, size_t *ret_size, 
     return says;
 }
 
+/* Ports are mixed up: what answers says by its first bytes what it is. */
+static void test_what_is_not_etcd_is_named(void **state) {
+    (void)state;
+    static const char *const said[][2] = {{"-ERR unknown command\r\n", "write redis://"},
+                                          {"\x15\x03\x01\x02", "write etcds://"},
+                                          {"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak HTTP/2"}};
+    for (int i = 0; i < 3; i++) {
+        int ends[2];
+        pawl_error error = PAWL_ERROR_INIT;
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+        struct http2 *h = http2_open(ends[0], NULL, "server:2379", false, "server:2379");
+        assert_int_equal(send(ends[1], said[i][0], strlen(said[i][0]), 0), strlen(said[i][0]));
+        assert_true(ask(h, 10, 20000, NULL, &error) > BK_NO);
+        if (!strstr(error.text, said[i][1])) fail_msg("%s", error.text);
+        http2_close(h, true);
+        close(ends[1]);
+    }
+}
+
 static void test_one_after_the_other(void **state) {
     (void)state;
     struct service s;
@@ -284,6 +303,7 @@ static void test_stream_ids_run_out(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_not_etcd_is_named),
         cmocka_unit_test(test_one_after_the_other),
         cmocka_unit_test(test_pings_cost_nothing),
         cmocka_unit_test(test_a_ping_by_itself_is_answered),
