@@ -77,7 +77,7 @@ static void name_processes(pawl_client *client, const char *name, int64_t wait_m
 int cmd_break(int argc, char **argv) {
     struct common common = COMMON_INIT;
     bool now = false;
-    const char *label = "pawl break";
+    const char *label = "kept after a break"; /* what pawl who shows beside our name, which is the holder's now */
     int64_t wait_ms = 5000;
     const struct option_row rows[] = {
         {"now", OPT_ON, &now}, {"label", OPT_TEXT, &label}, {"w wait timeout", OPT_DURATION, &wait_ms, 1}, {NULL}};

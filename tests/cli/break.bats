@@ -39,6 +39,13 @@ token() { pawl who --json "$1" | jq -r '.holders[0].token'; }
     grep -qE 'not ours any more, but of pawl \(pid [0-9]+, .*@.*, "since noon"\); sh \(pid' stderr
 }
 
+@test "break without a label: who says why the lock is not free yet" {
+    start -t 60s stuck sh -c 'touch up; exec sleep 60'
+    run -0 pawl break stuck
+    run -0 pawl who stuck
+    grep -q 'held by   pawl .*"kept after a break"' <<<"$output"
+}
+
 @test "break --now: free at once, and the first in line gets it" {
     start -t 60s stuck sh -c 'touch up; exec sleep 60'
     "$PAWL" run stuck touch next 3>&- &
