@@ -229,6 +229,12 @@ static int report(struct findings *all, const struct common *common, bool guaran
     return all->worst;
 }
 
+/* Such as: the lock that was taken was the first ever. */
+static void remark(const pawl_event *event, const char *name, void *data) {
+    (void)name, (void)data;
+    if (event->type == PAWL_REMARK) warn(NULL, "%s", event->text);
+}
+
 int cmd_doctor(int argc, char **argv) {
     struct common common = COMMON_INIT;
     int64_t wait_ms = 10000;
@@ -260,6 +266,7 @@ int cmd_doctor(int argc, char **argv) {
     pawl_options options;
     common_options(&common, &options);
     options.for_correctness = 0; /* that is what we are to find out */
+    options.observe = remark;
     if ((code = open_client_with(&common, &options, NULL, &client)) == 0) {
         if (pawl_doctor(client, wait_ms, collect, &all, &error)) code = complain_error(NULL, &error);
         else {

@@ -14,14 +14,15 @@ static const char usage[] =
     "      --print       print the SQL instead of running it, for psql or a migration tool\n"
     "      --floor N     redlock: so many instances lost their memory that nobody knows "
     "where the tokens stood: they\n"
-    "                    go on above N, the highest that any resource saw (pawl guard get). It says too that no "
-    "lock of before is\n"
-    "                    held: instances that wait before they vote wait no longer\n"
+    "                    go on above N, the highest that any resource saw (pawl guard get; 1 to 9006099743113215). It "
+    "says\n"
+    "                    too that no lock of before is held: instances that wait before they vote wait no longer\n"
     "  -w, --wait DUR    for the service to answer (30s)\n"
     "  -u, --url URL   -v   -q   --log text|json\n"
     "\n"
-    "Exit: 0 done, or nothing to do; 119 refused: redlock: a quorum lost its memory; 120 unreachable or denied; 125 "
-    "failed.\n";
+    "Exit: 0 done, or nothing to do; 119 refused: redlock: a quorum lost its memory; 120 unreachable or denied, or "
+    "redlock:\n"
+    "done, but no quorum votes yet; 125 failed.\n";
 
 int cmd_init(int argc, char **argv) {
     struct common common = COMMON_INIT;

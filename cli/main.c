@@ -20,7 +20,7 @@ static const struct row {
     {"watch", cmd_watch, "NAME", "each change of who holds it, and who waits"},
     {"break", cmd_break, "NAME", "take a stuck lock away from its holder"},
     {"doctor", cmd_doctor, "[URL]", "is this set-up good for locks, and for what"},
-    {"init", cmd_init, "[URL] [--print]", "prepare a service (PostgreSQL)"},
+    {"init", cmd_init, "[URL] [--print]", "prepare a service (PostgreSQL, Redlock)"},
     {"token", cmd_token, "show|advance [URL]", "where the numbers of a service stand; lift them"},
     {"guard", cmd_guard, "put|get|seal|exec|...", "the resource side: refuse whoever lost the lock"},
     {"demo", cmd_demo, "[zombie]", "see a lost lock do harm, then see it refused"},

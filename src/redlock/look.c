@@ -1,5 +1,6 @@
 /* look.c: what who and ls read: a lock is held by whoever has its value at a quorum of those that vote, and free if
- * nobody can have it there, whatever those say that do not vote or do not answer. Nothing here changes a lock. */
+ * nobody can have it there, whatever those say that do not vote or do not answer. Nothing here changes a lock, nor
+ * what the instances keep of themselves, unless durable=yes says that a restart loses nothing. */
 #include "clock.h"
 #include "redlock.h"
 #include <stdio.h>
@@ -273,10 +274,12 @@ enum bk_says redlock_records(struct bk_session *s, const char *name, bk_each *ea
     enum bk_says says = BK_YES;
     bool more = true;
     int scanned = 0;
+    int64_t ignored;
     peers of = 0;
     s->verb = name ? "looking at" : "listing the locks";
     s->name = name ? name : "";
-    seed(s, until);
+    seed_trust(s, until);
+    if (seed_virgin(s, until, &ignored)) return BK_YES;
     if (name) return tell_names(s, (char *[]){(char *)(uintptr_t)name}, 1, each, data, until, &more, error);
     peers voters = seed_voters(s, false, until);
     for (int i = 0; i < s->bk->n && __builtin_popcount(of) < s->bk->quorum; i++)

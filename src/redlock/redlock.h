@@ -114,6 +114,10 @@ enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, 
 /* Begins where nothing ever was, or gives those that lost their memory a vote again; does nothing if all is well, or
  * if it cannot. */
 void seed(struct bk_session *s, struct bk_until until);
+/* Of that, the one thing that looking does, too: durable=yes: one that was restarted with its data is believed. */
+void seed_trust(struct bk_session *s, struct bk_until until);
+/* All are there, and none ever had anything: whoever looks finds nothing, and leaves it so. */
+bool seed_virgin(struct bk_session *s, struct bk_until until, int64_t *ret_clock_us);
 enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *error);
 enum bk_says redlock_init_above(struct bk *bk, uint64_t floor, struct bk_until until, pawl_error *error);
 enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until,

@@ -210,16 +210,30 @@ static void look_on(struct bk_session *s, struct bk_until until) {
     }
 }
 
+void seed_trust(struct bk_session *s, struct bk_until until) {
+    struct step trust = {.s = s, .what = "T"};
+    struct standing st = stand(s);
+    if (!s->bk->durable || !st.kept) return;
+    ask(&trust, st.kept, until);
+    adopt_all(s);
+}
+
+bool seed_virgin(struct bk_session *s, struct bk_until until, int64_t *ret_clock_us) {
+    struct step look = {.s = s, .what = "L", .patient = true};
+    int none = 0;
+    if (stand(s).empty < s->bk->n) return false;
+    ask(&look, everybody(s), until);
+    for (int i = 0; i < s->bk->n; i++) none += look.answers[i].came && s->peers[i].empty;
+    *ret_clock_us = look.answers[0].clock_us;
+    return none == s->bk->n;
+}
+
 void seed(struct bk_session *s, struct bk_until until) {
     struct standing st = stand(s);
     if ((!st.lost && !st.split) || clock_now_ns() < s->seed_ns) return;
-    if (s->bk->durable && st.kept) {
-        struct step trust = {.s = s, .what = "T"};
-        ask(&trust, st.kept, until);
-        adopt_all(s);
-        st = stand(s);
-        if (!st.lost && !st.split) return;
-    }
+    seed_trust(s, until);
+    st = stand(s);
+    if (!st.lost && !st.split) return;
     if (st.empty == s->bk->n) begin(s, until);
     else if (__builtin_popcount(st.knowing) >= s->bk->quorum) seed_again(s, &st, until);
     adopt_all(s);
@@ -257,6 +271,11 @@ void round_level(struct bk_session *s, peers behind) {
     ask(&step, behind, s->until);
 }
 
+static enum bk_says too_few(const struct bk_session *s, int known, pawl_error *error) {
+    if (!round_cut(s, error)) round_no_quorum(s, known, error);
+    return BK_UNKNOWN;
+}
+
 /* Whom it prepared, but who does not vote yet. */
 static void tell_waits(const struct bk_session *s, pawl_error *error) {
     char who[320] = "", when[48];
@@ -280,8 +299,12 @@ enum bk_says redlock_init(struct bk *bk, struct bk_until until, pawl_error *erro
     struct bk_tokens ignored;
     enum bk_says says = redlock_connect(bk, until, &s, error);
     if (says != BK_YES) return says;
+    seed(s, until);
     says = redlock_tokens(s, false, 0, until, &ignored, error);
-    if (says == BK_YES) tell_waits(s, error);
+    int voters = says == BK_YES ? __builtin_popcount(seed_voters(s, false, until)) : 0;
+    if (says == BK_YES && voters < bk->quorum)
+        says = too_few(s, voters, error); /* prepared, but no lock can be taken */
+    else if (says == BK_YES) tell_waits(s, error);
     redlock_drop(s, false);
     return says;
 }
@@ -300,11 +323,6 @@ static int count(const struct step *step, bool done, struct bk_tokens *t) {
         if (!t->clock_us) t->clock_us = a->clock_us;
     }
     return known;
-}
-
-static enum bk_says too_few(const struct bk_session *s, int known, pawl_error *error) {
-    if (!round_cut(s, error)) round_no_quorum(s, known, error);
-    return BK_UNKNOWN;
 }
 
 /* An operator answers for those that do not know their numbers, if they are so many that no quorum can: as long as some
@@ -349,7 +367,12 @@ enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, str
     struct bk_tokens t = {0};
     s->verb = advance ? "advancing the tokens" : "reading the tokens";
     s->name = "";
-    seed(s, until);
+    if (advance) seed(s, until);
+    else seed_trust(s, until);
+    if (!advance && seed_virgin(s, until, &t.clock_us)) {
+        *ret = t;
+        return BK_YES;
+    }
     for (int i = 0; i < 1 + advance; i++) {
         ask(&step, everybody(s), until);
         int known = count(&step, i == 1, &t);

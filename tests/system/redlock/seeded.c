@@ -318,9 +318,65 @@ static void test_a_held_lock_is_never_called_free(void **state) {
     pawl_close(b);
 }
 
+static int no_finding(const pawl_finding *f, void *data) {
+    (void)f, (void)data;
+    return 0;
+}
+
+/* Where nothing ever was, looking finds nothing and leaves it so; whoever begins them says so. */
+static void test_looking_begins_nothing(void **state) {
+    (void)state;
+    struct seen seen = {0};
+    pawl_client *a = client_of(url, 10000, observe, &seen);
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    int entries = 0;
+    for (int i = 0; i < 2; i++)
+        if (pawl_inspect(a, i ? "look" : NULL, 10000, count_entry, &entries, &error)) fail_msg("%s", error.text);
+    if (pawl_tokens_show(a, 10000, &tokens, &error)) fail_msg("%s", error.text);
+    assert_int_equal(entries, 0);
+    assert_true(tokens.last == 0 && tokens.clock_us > 0);
+    for (int i = 0; i < N; i++) assert_int_equal(server_redis_int(three[i].port, "DBSIZE"), 0);
+    error = (pawl_error)PAWL_ERROR_INIT;
+    if (pawl_init(a, 10000, &error)) fail_msg("%s", error.text);
+    says("tokens begin at the clock");
+    for (int i = 0; i < N; i++) free(server_redis(three[i].port, "FLUSHALL"));
+    if (pawl_doctor(a, 10000, no_finding, NULL, &error)) fail_msg("%s", error.text);
+    assert_non_null(strstr(seen.remark, "tokens begin at the clock"));
+    pawl_close(a);
+    /* One that lost its memory is counted out, and not seeded either. */
+    a = client_new();
+    free(server_redis(three[1].port, "FLUSHALL"));
+    pawl_client *b = client_new();
+    if (pawl_inspect(b, "look", 10000, count_entry, &entries, &error)) fail_msg("%s", error.text);
+    if (pawl_tokens_show(b, 10000, &tokens, &error)) fail_msg("%s", error.text);
+    assert_true(tokens.last > 0);
+    assert_int_equal(server_redis_int(three[1].port, "DBSIZE"), 0);
+    pawl_close(a);
+    pawl_close(b);
+}
+
+/* One waits, another one is down: all was done that init can do, but no quorum votes. */
+static void test_init_without_a_quorum_of_voters(void **state) {
+    (void)state;
+    pawl_client *a = client_of(url, 600000, NULL, NULL);
+    int64_t start = clock_now_ns();
+    must_release(must_take(a, "seed"));
+    free(server_redis(three[1].port, "FLUSHALL"));
+    while (!is_seeded(1) && ms_since(start) < 30000) must_release(must_take(a, "seed"));
+    pawl_close(a);
+    server_kill(&three[2], SIGKILL);
+    a = client_new();
+    assert_int_equal(pawl_init(a, 10000, &error), PAWL_EUNREACHABLE);
+    says("1 of 3 instances vote, 2 are needed");
+    says("votes again in ");
+    pawl_close(a);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, three_start, three_stop)
     const struct CMUnitTest tests[] = {
+        TEST(test_looking_begins_nothing),
+        TEST(test_init_without_a_quorum_of_voters),
         TEST(test_wiped_instance_is_seeded),
         TEST(test_hold_outlives_a_seeding),
         TEST(test_majority_lost),
