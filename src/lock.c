@@ -16,6 +16,7 @@
 #define BACKOFF_FIRST_MS 50
 #define BACKOFF_LAST_MS 2000
 #define TRIES_WITHOUT_CONTACT 2
+#define SILENT_MS 1000 /* who has not answered for so long is silent; until then the answer before counts */
 #define UNDO_TRIES 3
 #define NO_ROOM_MS 1000
 #define PATIENT_MS 2000
@@ -203,15 +204,17 @@ static int trouble(pawl_lock *l, bool fresh, bool unknown, pawl_error *error) {
     pawl_client *c = l->client;
     int64_t now = client_now(c);
     int code = error->code ? error->code : PAWL_EUNREACHABLE;
+    bool answered = l->contact && !l->unanswered && unknown && now - l->last_sent_ns < SILENT_MS * NS_PER_MS;
     l->unanswered = true;
     if (code != PAWL_EUNREACHABLE) return code;
-    if (now >= l->give_up_ns) return code;
+    if (now >= l->give_up_ns) return answered ? lock_busy(l, false, error) : code;
     if (!fresh) { /* a connection that had gone stale says nothing of the service */
         l->ask_at_ns = now;
         return STEP_WAIT;
     }
     l->fruitless++;
-    if (!l->contact &&
+    /* Who waits for a time waits for the service, too; who waits for ever, only for one that was there. */
+    if (!l->contact && (l->is_try || l->give_up_ns == INT64_MAX) &&
         (!unknown || l->fruitless >= TRIES_WITHOUT_CONTACT || now - l->began_ns >= QUESTION_MS * NS_PER_MS))
         return code;
     l->backoff_ms = l->backoff_ms ? earlier(2 * l->backoff_ms, BACKOFF_LAST_MS) : BACKOFF_FIRST_MS;
