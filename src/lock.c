@@ -204,7 +204,7 @@ static int trouble(pawl_lock *l, bool fresh, bool unknown, pawl_error *error) {
     pawl_client *c = l->client;
     int64_t now = client_now(c);
     int code = error->code ? error->code : PAWL_EUNREACHABLE;
-    bool answered = l->contact && !l->unanswered && unknown && now - l->last_sent_ns < SILENT_MS * NS_PER_MS;
+    bool answered = l->contact && !l->unanswered && now - l->last_sent_ns < SILENT_MS * NS_PER_MS;
     l->unanswered = true;
     if (code != PAWL_EUNREACHABLE) return code;
     if (now >= l->give_up_ns) return answered ? lock_busy(l, false, error) : code;

@@ -172,8 +172,8 @@ static enum bk_says wait_connected(struct bk_session *s, struct bk_until until, 
                                   until.cancel_fd);
         if (ready == -1) error_set(error, PAWL_ECANCELLED, s->node, "cancelled while connecting to PostgreSQL");
         else if (ready != 1)
-            error_set(error, PAWL_EUNREACHABLE, s->node, "PostgreSQL does not answer at %s (no connection in time)",
-                      PQhost(s->conn) ? PQhost(s->conn) : "its address");
+            error_set(error, PAWL_EUNREACHABLE, s->node, "PostgreSQL does not answer at %s:%s (no connection in time)",
+                      PQhost(s->conn) ? PQhost(s->conn) : "its address", PQport(s->conn) ? PQport(s->conn) : "");
         if (ready != 1) return BK_FAULT;
         status = PQconnectPoll(s->conn);
     }

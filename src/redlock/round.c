@@ -100,13 +100,13 @@ static peers missing(const struct bk_session *s, bool *ret_worth) {
 
 int64_t round_took_ms(const struct bk_session *s) { return (clock_now_ns() - s->began_ns) / NS_PER_MS; }
 
-static void call_slow(struct bk_session *s, peers late) {
+static void call_late(struct bk_session *s, peers late, bool slow) {
     char within[32] = "";
     int64_t ms = round_took_ms(s);
     if (ms < LONG_MS) snprintf(within, sizeof within, " within %lld ms", (long long)ms);
     for (int i = 0; i < s->bk->n; i++) {
         if (!in(late, i)) continue;
-        atomic_store_explicit(&s->bk->slow[i], true, memory_order_relaxed);
+        if (slow) atomic_store_explicit(&s->bk->slow[i], true, memory_order_relaxed);
         error_set(&s->peers[i].why, PAWL_EUNREACHABLE, s->peers[i].node, "%s: does not answer%s", s->peers[i].node,
                   within);
     }
@@ -151,7 +151,7 @@ enum bk_says round_next(struct bk_session *s, int *ret_i, redisReply **ret) {
         if (at_ns > s->until.at_ns) at_ns = s->until.at_ns;
         int result = wait(s, left, at_ns);
         if (result == 1) continue;
-        if (result == 0 && clock_now_ns() >= s->patience_ns) call_slow(s, left);
+        if (result == 0) call_late(s, left, clock_now_ns() >= s->patience_ns);
         return BK_NO;
     }
 }

@@ -108,7 +108,7 @@ void contract_prepare(struct suite *suite, const char *module) {
     (void)!symlink(target, path);
 }
 
-const struct contract_case *const contract_lists[] = {call_cases, event_cases, process_cases, NULL};
+const struct contract_case *const contract_lists[] = {call_cases, event_cases, process_cases, away_cases, NULL};
 
 /* --- the blocking calls --- */
 

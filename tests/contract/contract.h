@@ -81,7 +81,8 @@ enum {
     NOT_SHARED = 16,
     FIFO = 32,
     HUB = 64,
-    DESCRIPTORS = 128 /* a grant is kept by descriptors */
+    DESCRIPTORS = 128, /* a grant is kept by descriptors */
+    SERVERS = 256      /* it is reached over a network */
 };
 struct contract_case {
     const char *name;
@@ -95,7 +96,7 @@ extern int contract_case_number;
 int case_setup(void **state);
 int case_teardown(void **state);
 extern const struct contract_case basic_cases[], wait_cases[], limit_cases[];
-extern const struct contract_case call_cases[], event_cases[], process_cases[];
+extern const struct contract_case call_cases[], event_cases[], process_cases[], away_cases[];
 /* What this program runs: lists.c, or calls.c. */
 extern const struct contract_case *const contract_lists[];
 void contract_prepare(struct suite *, const char *module);

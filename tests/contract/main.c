@@ -28,7 +28,8 @@ static unsigned offers(const struct bk_caps *caps) {
     bool owners = caps->life != BK_LIFE_NONE && !caps->session_bound;
     return (owners ? OWNERS | TTL : 0u) | (caps->life == BK_LIFE_LOCK ? LOCK_LIFE : 0u) |
            (caps->shared ? SHARED : NOT_SHARED) | (caps->fifo ? FIFO : 0u) | (caps->hub ? HUB : 0u) |
-           (caps->life == BK_LIFE_NONE ? DESCRIPTORS : 0u);
+           (caps->life == BK_LIFE_NONE ? DESCRIPTORS : 0u) |
+           (strcmp(caps->scheme, "file") != 0 && strcmp(caps->scheme, "mem") != 0 ? SERVERS : 0u);
 }
 
 static void add(struct CMUnitTest *all, size_t *n, const struct contract_case *some, struct suite *suite) {
