@@ -132,6 +132,12 @@ static int check_userinfo(const struct url *url, const char *text, const char *f
                           pawl_error *error) {
     const char *raw = from + strcspn(from, "@/?#[]");
     if (raw >= at_sign) return PAWL_OK;
+    if (*raw == '@' && find(raw, at_sign, ',') < at_sign)
+        return error_set(
+            error, PAWL_EINVALID, NULL,
+            "url %s: character %d of it ends a user and password, and there are others behind a comma: they "
+            "stand once, before the first host (an '@' within them is %%40)",
+            url->shown, (int)(raw - text) + 1);
     return error_set(error, PAWL_EINVALID, NULL,
                      "url %s: character %d of it, a raw '%c' in the user or password: write it as %%%02X", url->shown,
                      (int)(raw - text) + 1, *raw, (unsigned)*raw);

@@ -130,7 +130,11 @@ static enum bk_says check(const struct url *url, const struct place *place, pawl
 enum bk_says place_parse(const struct url *url, struct place *place, pawl_error *error) {
     bool sentinel = strcmp(url->scheme, "redis+sentinel") == 0, local = strcmp(url->scheme, "redis+unix") == 0;
     memset(place, 0, sizeof *place);
-    if (!url->authority && !local) return invalid(url, "write it as redis://HOST", error);
+    if (!url->authority && !local)
+        return invalid(url,
+                       strncmp(url->scheme, "redlock", 7) == 0 ? "write it as redlock://HOST,HOST,HOST"
+                                                               : "write it as redis://HOST",
+                       error);
     if (sentinel) {
         const char *tls = url_param(url, "tls");
         place->tls = tls && strcmp(tls, "yes") == 0;

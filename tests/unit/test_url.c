@@ -128,6 +128,7 @@ static void test_refused(void **data) {
     refused("redis://:p/w@h/1", "character 11 of it, a raw '/' in the user or password: write it as %2F");
     refused("redis://:p?w@h/1", "character 11 of it, a raw '?' in the user or password: write it as %3F");
     refused("postgresql://ana:p@w@h/db", "raw '@'");
+    refused("redlock://u:p@a:1,u:p@b:2,c", "they stand once, before the first host");
     refused("mem:?=x", "key=value");
     refused("mem:?a=1&&b=2", "key=value");
     refused("mem:?a=%", "key=value");

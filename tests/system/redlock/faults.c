@@ -41,6 +41,7 @@ static void test_refused_setups(void **state) {
     must_refuse(PAWL_EUNSAFE, "named twice", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", a, b, a);
     must_refuse(PAWL_EUNSAFE, "same Redis instance", "redlock://127.0.0.1:%d,127.0.0.1:%d,localhost:%d", a, b, a);
     must_refuse(PAWL_EINVALID, "timeout", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?timeout=0", a, b, c);
+    must_refuse(PAWL_EINVALID, "write it as redlock://HOST,HOST,HOST", "redlock:redlock://127.0.0.1:%d", a);
     must_refuse(PAWL_EINVALID, "nonsense", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d?nonsense=1", a, b, c);
     must_refuse(PAWL_OK, "", "redlock://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:1?quorum=3", a, b, c);
     free(server_redis(c, "REPLICAOF 127.0.0.1 %d", a));
