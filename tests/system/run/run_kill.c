@@ -5,6 +5,7 @@
  */
 #include "clock.h"
 #include "pawl.h"
+#include "ran.h"
 #include "run_worker.h"
 #include "server.h"
 #include <errno.h>
@@ -24,6 +25,8 @@
 #include <cmocka.h>
 
 enum kind { KILL_FRONT, KILL_HOLDER, KILL_STOPPED_FRONT, KILL_STOPPED_HOLDER, STOP_HOLDER };
+
+#define LATE_NS (10 * NS_PER_MS) /* the watcher kills half of a margin of 20 ms before the end */
 
 static char dir[] = "/tmp/pawl-run-kill.XXXXXX", url[256];
 static const char *ttl;
@@ -143,8 +146,9 @@ static int ended(pid_t pid, int ms) {
     return status;
 }
 
-/* Returns the number of acts of the first holder. */
-static int check_log(const struct round *r) {
+/* Fails if the old tree acted after the next holder; unless late: then false, for it was to be killed by a process that
+ * got no processor in time, which no watcher can help. */
+static bool check_log(const struct round *r, int64_t late_ns) {
     struct act a;
     int64_t token = 0;
     int n = 0;
@@ -154,6 +158,9 @@ static int check_log(const struct round *r) {
         if (a.kind == ACT_NEXT) {
             assert_true(a.token > token);
             next = true;
+        } else if (next && late_ns > LATE_NS) {
+            print_message("# not judged: processes ran up to %d ms late\n", (int)(late_ns / NS_PER_MS));
+            return false;
         } else if (next) {
             fail_msg("act %d of the old tree (kind %d, pid %d) after the next holder's", n, a.kind, a.pid);
         } else {
@@ -161,11 +168,12 @@ static int check_log(const struct round *r) {
             n++;
         }
     }
-    assert_true(next);
-    return n;
+    assert_true(next && n > 0);
+    return true;
 }
 
-static void one_round(enum kind kind) {
+/* false: it says nothing, for the machine was too busy. */
+static bool one_round(enum kind kind) {
     struct round r;
     char log[128];
     snprintf(log, sizeof log, "%s/log", dir);
@@ -180,18 +188,26 @@ static void one_round(enum kind kind) {
     assert_int_equal(pawl_open(url, NULL, &client, NULL), PAWL_OK);
     assert_true(server_until(next_waits, client, 10000));
     pawl_close(client);
+    int64_t began_ns = clock_now_ns(), ran_began_ns = ran_ns();
     strike(&r, kind);
     int status = ended(r.first, 10000);
     if (kind == KILL_FRONT || kind == KILL_STOPPED_FRONT) assert_true(WIFSIGNALED(status));
     else assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 122);
     status = ended(r.second, 10000);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    check_log(&r);
+    int64_t late_ns = clock_now_ns() - began_ns - (ran_ns() - ran_began_ns);
+    bool judged = check_log(&r, kind == STOP_HOLDER ? late_ns : 0); /* only there it is a matter of time */
     close(r.log);
+    return judged;
 }
 
 static void many(enum kind kind) {
-    for (int i = 0; i < rounds; i++) one_round(kind);
+    int again = 0;
+    for (int i = 0; i < rounds; i++)
+        if (!one_round(kind)) {
+            if (++again > 5 + rounds / 4) fail_msg("the machine is too busy, or it is not its fault");
+            i--;
+        }
 }
 
 static void test_front(void **state) {
