@@ -1,5 +1,6 @@
 /* redis_access.c: every way to a Redis that a URL can name (TLS, sockets, users, databases, several addresses), and the
  * rights that are needed there: the documented line suffices, and one right less is said. */
+#include "certificates.h"
 #include "probe.h"
 #include <signal.h>
 #include <stdio.h>
@@ -141,37 +142,11 @@ static void test_ipv6(void **state) {
 
 /* --- TLS --- */
 
-static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static bool run(const char *format, ...) {
-    char line[2048];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    return system(line) == 0;
-}
-
-/* An authority, a server certificate for "lock.test" and 127.0.0.1, and a client certificate, in server.dir. */
-static bool make_certificates(void) {
-    const char *d = server.dir;
-    return run(
-        "cd %s && exec 2>/dev/null && "
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt "
-        "-subj /CN=authority -days 2 && "
-        "for n in server client; do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $n.key "
-        "-out $n.csr -subj /CN=$n || exit 1; done && "
-        "printf 'subjectAltName=DNS:lock.test,IP:127.0.0.1' >ext && "
-        "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 "
-        "-extfile ext && "
-        "openssl x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out client.crt -days 2",
-        d);
-}
-
 static void test_tls(void **state) {
     (void)state;
     char port[16], file[4][96];
     const char *names[] = {"server.crt", "server.key", "ca.crt"};
-    assert_true(make_certificates());
+    assert_true(make_certificates(server.dir));
     for (int i = 0; i < 3; i++) snprintf(file[i], sizeof file[i], "%s/%s", server.dir, names[i]);
     int tls_port = server_free_port();
     snprintf(port, sizeof port, "%d", tls_port);

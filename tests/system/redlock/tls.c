@@ -1,5 +1,6 @@
 /* tls.c: redlocks: with real certificates: who is accepted, who is not, and that one instance which never finishes its
  * handshake holds nobody up. */
+#include "certificates.h"
 #include "clock.h"
 #include "ran.h"
 #include "three.h"
@@ -18,26 +19,9 @@ static char dir[] = "/tmp/pawl-redlocks-XXXXXX";
 static struct server secure[N];
 static struct proxy *way[N]; /* to its TLS port */
 
-/* An authority, a server certificate for "lock.test" and 127.0.0.1, and a client certificate. */
-static bool make_certificates(void) {
-    char line[1200];
-    snprintf(line, sizeof line,
-             "cd %s && exec 2>/dev/null && "
-             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt "
-             "-subj /CN=authority -days 2 && "
-             "for n in server client; do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $n.key "
-             "-out $n.csr -subj /CN=$n || exit 1; done && "
-             "printf 'subjectAltName=DNS:lock.test,IP:127.0.0.1' >ext && "
-             "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 "
-             "-extfile ext && "
-             "openssl x509 -req -in client.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out client.crt -days 2",
-             dir);
-    return system(line) == 0;
-}
-
 static int start(void **state) {
     (void)state;
-    if (!mkdtemp(dir) || !make_certificates()) return 1;
+    if (!mkdtemp(dir) || !make_certificates(dir)) return 1;
     for (int i = 0; i < N; i++) {
         char port[16], file[3][96];
         int tls_port = server_free_port();
