@@ -26,9 +26,12 @@ setup() {
     all=("$PAWL_URL" "${leases[@]}" ${PAWL_TEST_POSTGRESQL:+"$PAWL_TEST_POSTGRESQL"})
     [ -z "${PAWL_TEST_POSTGRESQL:-}" ] || pawl init "$PAWL_TEST_POSTGRESQL"
     [ -z "$redlock_url" ] || pawl init "$redlock_url"
-    pids=()
+    pids=() handles=()
 }
-teardown() { for pid in "${pids[@]}"; do kill -KILL "$pid" && wait "$pid" || true; done 2>/dev/null; }
+teardown() {
+    for pid in "${pids[@]}"; do kill -KILL "$pid" && wait "$pid" || true; done 2>/dev/null
+    for handle in "${handles[@]}"; do pawl release "$handle" 2>/dev/null || true; done # where a test ended before it killed them
+}
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 candidate() { # URL OPTION... NAME COMMAND...: in the background; $candidate
     local url=$1
@@ -66,6 +69,7 @@ LOOP='exec 8<>never; while :; do read -rt 0.02 <&8; done' # no <(...), during wh
         for ttl in $ttls; do
             name=dead-${url%%:*}-$ttl
             handle=$(pawl hold -d -t "${ttl}s" -u "$url" "$name")
+            handles+=("$handle")
             candidate "$url" "$name" bash -c "date +%s%N >$name"
             waits "$url" "$name"
             began=$(now_ms)
@@ -103,6 +107,7 @@ LOOP='exec 8<>never; while :; do read -rt 0.02 <&8; done' # no <(...), during wh
     for url in "${all[@]}"; do
         name=clock-${url%%:*}
         read -r "handle[$name]" "token[$name]" < <(pawl hold -d --json -t 10s -u "$url" "$name" | jq -r '"\(.handle) \(.token)"')
+        handles+=("${handle[$name]}")
         LD_PRELOAD=$skew PAWL_TEST_SKEW=$PWD/offset "$PAWL" run -q -t 10s -u "$url" "$name" bash -c "echo \$PAWL_TOKEN >$name; $LOOP" 3>&- &
         candidate=$! candidates[$name]=$!
         pids+=($!)
