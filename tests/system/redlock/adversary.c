@@ -257,7 +257,7 @@ static void run(void) {
 int main(int argc, char **argv) {
     void *module = argc > 2 ? dlopen(argv[2], RTLD_NOW | RTLD_LOCAL) : NULL;
     const struct backend *const *table = module ? dlsym(module, MODULE_BACKEND_SYMBOL) : NULL;
-    if (!table) return 2;
+    if (!table) return fprintf(stderr, "%s\n", dlerror()), 2;
     backend = *table;
     alone = strcmp(argv[1], "alone") == 0 || strcmp(argv[1], "hasty") == 0;
     broken = strcmp(argv[1], "unsealed") == 0 || strcmp(argv[1], "hasty") == 0;
