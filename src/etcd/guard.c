@@ -131,7 +131,7 @@ static int parse(struct guard_store *store, const struct guard_keys *keys, const
     ret->mod_revision = kv->mod_revision;
     ret->text = malloc(kv->value.len + 1);
     if (!ret->text) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
-    memcpy(ret->text, kv->value.data, kv->value.len);
+    if (kv->value.len) memcpy(ret->text, kv->value.data, kv->value.len);
     ret->text[kv->value.len] = 0;
     const char *why = record_head_parse(ret->text, kv->value.len, &ret->head, &at);
     if (!why && (strcmp(ret->head.resource, resource) != 0 || ret->head.length != kv->value.len - at))

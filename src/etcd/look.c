@@ -42,16 +42,16 @@ static size_t of_lock(const Pb__KeyValue *kv) {
     return slash ? (size_t)(slash - kv->key.data) : 0;
 }
 
-static int by_name_and_age(const void *a, const void *b) {
-    const Pb__KeyValue *x = *(Pb__KeyValue *const *)a, *y = *(Pb__KeyValue *const *)b;
+static int by_lock(const Pb__KeyValue *x, const Pb__KeyValue *y) {
     size_t n = of_lock(x), m = of_lock(y), both = n < m ? n : m;
     int order = both ? memcmp(x->key.data, y->key.data, both) : 0;
-    if (order == 0) order = (n > m) - (n < m);
-    return order ? order : (x->create_revision > y->create_revision) - (x->create_revision < y->create_revision);
+    return order ? order : (n > m) - (n < m);
 }
 
-static bool same_lock(const Pb__KeyValue *a, const Pb__KeyValue *b) {
-    return of_lock(a) == of_lock(b) && memcmp(a->key.data, b->key.data, of_lock(a)) == 0;
+static int by_lock_and_age(const void *a, const void *b) {
+    const Pb__KeyValue *x = *(Pb__KeyValue *const *)a, *y = *(Pb__KeyValue *const *)b;
+    int order = by_lock(x, y);
+    return order ? order : (x->create_revision > y->create_revision) - (x->create_revision < y->create_revision);
 }
 
 static enum bk_says ask_lefts(struct bk_session *s, const Pb__RangeResponse *all, struct bk_until until,
@@ -59,7 +59,7 @@ static enum bk_says ask_lefts(struct bk_session *s, const Pb__RangeResponse *all
     pawl_error denied = PAWL_ERROR_INIT;
     for (size_t i = 0; i < all->n_kvs && lefts->n < LEASES_MAX; i++) {
         const Pb__KeyValue *kv = all->kvs[i];
-        if (!kv->lease || (i && same_lock(kv, all->kvs[i - 1])) || is_known(lefts, kv->lease)) continue;
+        if (!kv->lease || (i && by_lock(kv, all->kvs[i - 1]) == 0) || is_known(lefts, kv->lease)) continue;
         lefts->lease[lefts->n] = kv->lease;
         lefts->ms[lefts->n] = -1;
         enum bk_says says = lease_left(s, kv->lease, until, &lefts->ms[lefts->n], &denied);
@@ -93,7 +93,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     const Pb__RangeResponse *all = range_at(answer, 0);
     if (!all || !answer->succeeded) return nonsense(s, error);
     if (!s->bk->place.bare) base_parse(range_at(answer, 1), &base);
-    if (all->n_kvs) qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_name_and_age);
+    if (all->n_kvs) qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_lock_and_age);
     says = ask_lefts(s, all, until, &lefts, error);
     if (says != BK_YES) return says;
     for (size_t i = 0, place = 0; i < all->n_kvs; i++) {
