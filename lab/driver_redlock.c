@@ -18,6 +18,7 @@
 struct client {
     redisContext *redis[MOST];
     int n;
+    long many;
     bool contended;
     char key[240], value[40], script[41];
 };
@@ -32,6 +33,12 @@ static void close_client(void *of, bool sweep) {
     struct client *c = of;
     for (int i = 0; i < c->n; i++) {
         if (!c->redis[i]) continue;
+        for (long k = 0; k < c->many; k++) redisAppendCommand(c->redis[i], "DEL %s:%ld", c->key, k);
+        for (long k = 0; k < c->many; k++) {
+            redisReply *reply = NULL;
+            if (redisGetReply(c->redis[i], (void **)&reply) != REDIS_OK) break;
+            freeReplyObject(reply);
+        }
         freeReplyObject(redisCommand(c->redis[i], "PEXPIRE %s %d", c->key, TTL_MS));
         redisFree(c->redis[i]);
     }
@@ -115,6 +122,22 @@ static int release(void *of, pawl_error *error) {
     return read_all(c, "EVALSHA", REDIS_REPLY_INTEGER, error);
 }
 
+/* 500 at a time, at all instances. */
+static int take_many(void *of, long n, pawl_error *error) {
+    struct client *c = of;
+    int r = PAWL_OK;
+    while (c->many < n && r == PAWL_OK) {
+        long batch = n - c->many < 500 ? n - c->many : 500;
+        for (long k = c->many; k < c->many + batch; k++)
+            for (int i = 0; i < c->n; i++)
+                redisAppendCommand(c->redis[i], "SET %s:%ld %s NX PX %d", c->key, k, c->value, TTL_MS);
+        c->many += batch;
+        flush_all(c);
+        while (batch-- > 0 && r == PAWL_OK) r = read_all(c, "SET", REDIS_REPLY_STATUS, error);
+    }
+    return r;
+}
+
 static int64_t token(const void *of) {
     (void)of;
     return 0;
@@ -127,7 +150,8 @@ const struct driver driver_redlock = {
     .acquire = acquire,
     .release = release,
     .token = token,
-    .close = close_client};
+    .close = close_client,
+    .take_many = take_many};
 
 void driver_redlock_about(const char *text, char *ret_version, size_t size, uint64_t *ret_requests) {
     struct url *url;
