@@ -58,10 +58,11 @@ static int take(struct worker *w, const struct order *order, struct result *ret,
     pawl_acquire_options how = PAWL_ACQUIRE_INIT;
     options.label = w->name;
     how.ttl_ms = order->ttl_ms;
-    how.wait_ms = order->wait_ms;
     how.max_hold_ms = order->max_hold_ms;
     int code = pawl_open(w->stage->url, &options, &w->client, error);
-    if (!code) code = pawl_acquire(w->client, ACCOUNT, &how, &w->lock, error);
+    if (!code) code = pawl_acquire(w->client, ACCOUNT, &how, &w->lock, error); /* a service that is not there: told now */
+    how.wait_ms = order->wait_ms;
+    if (code == PAWL_EBUSY) code = pawl_acquire(w->client, ACCOUNT, &how, &w->lock, error);
     if (code) return code;
     ret->token = pawl_token(w->lock);
     ret->left_ms = pawl_remaining_ms(w->lock);

@@ -44,7 +44,7 @@ masked() {
 
 @test "PAWL_URL does not change what the demo shows; what is not there is said" {
     run --separate-stderr -0 env PAWL_URL=redis://127.0.0.1:1 "${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}" demo
-    run --separate-stderr -120 pawl demo -u redis://127.0.0.1:1
+    run --separate-stderr -120 timeout 30 "${PAWL_BIN:-$BATS_TEST_DIRNAME/../../build/cli/pawl}" demo -u redis://127.0.0.1:1 # at once
     in_stderr "127.0.0.1"
     run --separate-stderr -125 pawl demo vampire
     in_stderr "no demo 'vampire'"

@@ -87,8 +87,8 @@ ctl() { etcdctl --endpoints "${at[$1]}:${port[$1]}" --command-timeout 30s "${@:2
     pawl release "$handle" || true
     planted "etcd: one member" "E02 warning" -w 60s "$url"
     planted "etcd: ttl 2 s" "+E06 warning" -w 60s -t 2s "$url"
-    slow_way "${port[0]}" 600
-    planted "etcd: a member that needs 0.6 s for an answer, ttl 10 s" "+E11 warning" -t 10s -w 60s "etcd://127.0.0.1:$slow"
+    slow_way "${port[0]}" 300
+    planted "etcd: a member that needs 0.3 s for an answer, ttl 5 s" "+E11 warning" -t 5s -w 60s "etcd://127.0.0.1:$slow"
     cluster 2
     planted "etcd: two members" "+E02 warning" -w 60s "$url"
     host=127.0.0.1 cluster 2
