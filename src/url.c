@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static int hex(char c) {
     if (c >= '0' && c <= '9') return c - '0';
@@ -127,17 +128,25 @@ static int add_host(struct url *url, const char *from, const char *to, pawl_erro
     return PAWL_OK;
 }
 
+/* What is before the '@' is a list of hosts, of which the last has a user and password. A password may have a raw ','
+ * unless it could be a port. */
+static bool begins_with_host(const char *from, const char *comma) {
+    const char *colon = find(from, comma, ':');
+    return *from == '[' || colon == comma || colon + 1 + strspn(colon + 1, "0123456789") == comma;
+}
+
 /* What stands raw in user:password and would end it, or the authority, for another reader of the URL. */
 static int check_userinfo(const struct url *url, const char *text, const char *from, const char *at_sign,
                           pawl_error *error) {
-    const char *raw = from + strcspn(from, "@/?#[]");
-    if (raw >= at_sign) return PAWL_OK;
-    if (*raw == '@' && find(raw, at_sign, ',') < at_sign)
+    const char *raw = from + strcspn(from, "@/?#[]"), *comma = find(from, at_sign, ','),
+               *last = memrchr(from, ',', (size_t)(at_sign - from));
+    if (last && (find(from, last, '@') < last || begins_with_host(from, comma)))
         return error_set(
             error, PAWL_EINVALID, NULL,
-            "url %s: character %d of it ends a user and password, and there are others behind a comma: they "
-            "stand once, before the first host (an '@' within them is %%40)",
-            url->shown, (int)(raw - text) + 1);
+            "url %s: with character %d of it another user or password begins: they stand once, before the first host "
+            "(within them, ',' is %%2C and '@' is %%40)",
+            url->shown, (int)(last - text) + 2);
+    if (raw >= at_sign) return PAWL_OK;
     return error_set(error, PAWL_EINVALID, NULL,
                      "url %s: character %d of it, a raw '%c' in the user or password: write it as %%%02X", url->shown,
                      (int)(raw - text) + 1, *raw, (unsigned)*raw);
@@ -174,14 +183,35 @@ static bool is_secret_key(const char *from, const char *to) {
     return secret;
 }
 
+/* Each is a host or host:port. */
+static bool are_hosts(const char *from, const char *end) {
+    for (;; from++) {
+        const char *stop = from < end && *from == '[' ? find(from, end, ']') : from;
+        stop += strcspn(stop, ":,/?");
+        if (*stop == ':' && !isdigit((unsigned char)*++stop)) return false;
+        stop += strspn(stop, "0123456789");
+        if (stop < end && !strchr(",/?", *stop)) return false;
+        if (stop >= end || *stop != ',') return true;
+        from = stop;
+    }
+}
+
 /* The '@' that ends user:password; NULL: there is none. A password with a raw '?' is wrong, and yet must not be shown.
  */
 static const char *end_of_userinfo(const char *start, const char *question, const char *end) {
     const char *at_sign = memrchr(start, '@', (size_t)(question - start));
-    const char *colon = find(start, question, ':');
-    if (at_sign || colon == question) return at_sign;
-    if (strspn(colon + 1, "0123456789") == strcspn(colon + 1, ",/?")) return NULL; /* host:port */
+    if (at_sign || find(start, question, ':') == question) return at_sign;
+    if (are_hosts(start, question) && question[strcspn(question, "=&@")] != '@') return NULL; /* no key has an '@' */
     return memrchr(question, '@', (size_t)(end - question));
+}
+
+/* Behind it a part of user:password is not shown: the ':', or what a password may stand behind all the same; NULL. */
+static const char *before_secret(const char *start, const char *at_sign) {
+    for (const char *at = start; at < at_sign; at++) {
+        if (*at == ':' || *at == ',') return at;
+        if (strncasecmp(at, "%3a", 3) == 0) return at + 2;
+    }
+    return NULL;
 }
 
 /* In a libpq keyword string, "password=secret" or "password='a b'", the value becomes ***. In place: room for 3 more
@@ -214,14 +244,14 @@ static char *shown(const char *text) {
     const char *at_sign = NULL, *secret = NULL;
     if (colon < question && strncmp(colon, "://", 3) == 0) {
         at_sign = end_of_userinfo(colon + 3, question, end);
-        secret = at_sign ? find(colon + 3, at_sign, ':') : NULL;
+        secret = at_sign ? before_secret(colon + 3, at_sign) : NULL;
     } else if (colon < question && strncmp(text, "file:", 5) != 0) {
         /* not of the form, perhaps mistyped: what stands before an @ may be a password all the same */
         at_sign = memrchr(colon, '@', (size_t)(end - colon));
         secret = at_sign ? memrchr(colon, ':', (size_t)(at_sign - colon)) : NULL;
     }
     if (secret && secret < at_sign) {
-        to += sprintf(to, "%.*s:***", (int)(secret - text), text);
+        to += sprintf(to, "%.*s***", (int)(secret - text) + 1, text);
         from = past_secret(question, at_sign, end);
         question = find(from, end, '?');
     }
@@ -244,10 +274,9 @@ static char *shown(const char *text) {
 
 /* The '@' that was meant to end user:password; NULL: there is none. */
 static const char *userinfo_end(const char *from, const char *slash, const char *question, const char *end) {
-    const char *at_sign = memrchr(from, '@', (size_t)(slash - from)), *colon = find(from, slash, ':');
-    if (at_sign || colon == slash || memchr(from, '[', (size_t)(colon - from))) return at_sign;
-    if (colon + 1 < slash && strspn(colon + 1, "0123456789") == strcspn(colon + 1, ",/?")) return NULL; /* host:port */
-    return end_of_userinfo(from, question, end);
+    const char *at_sign = memrchr(from, '@', (size_t)(slash - from));
+    if (at_sign || find(from, slash, ':') == slash) return at_sign;
+    return slash < question && are_hosts(from, slash) ? NULL : end_of_userinfo(from, question, end);
 }
 
 static int parse(struct url *url, const char *text, pawl_error *error) {

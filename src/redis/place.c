@@ -118,8 +118,12 @@ static enum bk_says check(const struct url *url, const struct place *place, pawl
         return invalid(url, "cacert, cert, key and server-name need TLS: write rediss://, or tls=yes for sentinels",
                        error);
     if (o->key && !o->cert) return invalid(url, "key needs cert", error);
-    if (place->user && !place->password)
-        return invalid(url, "a user without a password (write user:password@, or :password@)", error);
+    if (place->user && !place->password) { /* which may be the password: it is not shown */
+        error_set(error, PAWL_EINVALID, NULL,
+                  "url %s://***%s: a user without a password (write user:password@, or :password@)", url->scheme,
+                  strchr(url->shown, '@'));
+        return BK_FAULT;
+    }
     if (place->sentinel_user && !place->sentinel_password)
         return invalid(url, "sentinel-user needs sentinel-password", error);
     if (place->map && !map_is_valid(place->map)) return invalid(url, "map is HOST:PORT>HOST:PORT,...", error);

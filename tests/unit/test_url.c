@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -128,12 +129,84 @@ static void test_refused(void **data) {
     refused("redis://:p/w@h/1", "character 11 of it, a raw '/' in the user or password: write it as %2F");
     refused("redis://:p?w@h/1", "character 11 of it, a raw '?' in the user or password: write it as %3F");
     refused("postgresql://ana:p@w@h/db", "raw '@'");
-    refused("redlock://u:p@a:1,u:p@b:2,c", "they stand once, before the first host");
     refused("mem:?=x", "key=value");
     refused("mem:?a=1&&b=2", "key=value");
     refused("mem:?a=%", "key=value");
     refused("mem:?a=1&a=2", "'a' is given twice");
     refused("mem:?a=1&%61=2", "'a' is given twice");
+}
+
+/* A user and password of one host only, wherever it stands. The character is where the last of them begins. */
+static void test_hosts_with_a_password_each(void **data) {
+    (void)data;
+    static const struct {
+        const char *text;
+        int character;
+    } rows[] = {{"redlock://a:6379,u:SECRET@b,c", 18},
+                {"redlock://a,u:SECRET@b,c", 13},
+                {"redlock://a,b,u:SECRET@c", 15},
+                {"redlock://a:1,b:2,c:3,u:SECRET@d", 23},
+                {"redlock://a:1,b:2,c:3,u:SECRET@", 23},
+                {"redlock://a,b,:SECRET@c", 15},
+                {"redlock://a,:SECRET@b:6379,c", 13},
+                {"redlock://a:6379,SECRET@b,c", 18},
+                {"redlock://a,SECRET@b,c", 13},
+                {"redlock://a,SECRET%40x@b,c", 13},
+                {"redlock://a:6379,b:6379,u@c:6379", 25},
+                {"redlock://u@a,u@b,c", 15},
+                {"redlock://u:SECRET@a,u:SECRET@b,u:SECRET@c", 33},
+                {"redlock://u:SECRET@a,v:SECRET@b,c", 22},
+                {"redlock://:SECRET@a,:SECRET@b,:SECRET@c", 31},
+                {"redlock://u:SECRET@a,b,c@d", 24},
+                {"redlock://u:x@SECRET@a,v:SECRET@b,c", 24},
+                {"redlock://a,u%3ASECRET@b,c", 13},
+                {"redlock://a,u:x%40SECRET@b,c", 13},
+                {"redlock://a:6379,u:x@SECRET@b:6379,c:6379", 18},
+                {"redlock://a,u:p:SECRET@b,c", 13},
+                {"redlock://a:6379,u:SECRET?x@b,c", 18},
+                {"redlock://a:6379,u:SECRET/x@b,c", 18},
+                {"redlock://a,u:SECRET#x@b,c", 13},
+                {"redlock://a:6379,u:1/SECRET@b,c", 0},
+                {"redlock://a,redis://u:SECRET@b,c", 13},
+                {"redlock://[::1]:6379,u:SECRET@[::2]:6379,c", 22},
+                {"redlock://[::1],u:SECRET@b,c", 17},
+                {"redlocks://a,u:SECRET@b,c", 14},
+                {"redis+sentinel://a:26379,u:SECRET@b/m", 26},
+                {"etcd://a,u:SECRET@b", 10},
+                {"postgresql://a,u:SECRET@b/db", 16}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct url *url = NULL;
+        pawl_error error = PAWL_ERROR_INIT;
+        char where[60];
+        int code = url_parse(rows[i].text, &url, &error);
+        const char *told = url ? url->shown : error.text;
+        snprintf(where, sizeof where, "with character %d of it another user or password begins", rows[i].character);
+        if (strstr(told, "SECRET")) fail_msg("%s: the secret is shown: %s", rows[i].text, told);
+        if (rows[i].character && (code != PAWL_EINVALID || !strstr(told, where)))
+            fail_msg("%s: '%s' does not say '%s'", rows[i].text, told, where);
+        url_free(url);
+    }
+}
+
+/* Before the first host, and for all. */
+static void test_one_password_for_all_hosts(void **data) {
+    (void)data;
+    static const char *const rows[][3] = {
+        {"redlock://u:p@a,b,c", "u", "p"},           {"redlock://:p@a:1,b:2,c:3", NULL, "p"},
+        {"redlock://u:p%2Cq@a,b,c", "u", "p,q"},     {"redlock://u:p,q@a,b,c", "u", "p,q"},
+        {"redlock://u:1%2C2@a,b,c", "u", "1,2"},     {"redlock://u:%40p%3A@a,b,c", "u", "@p:"},
+        {"redlock://u%3Av:p@a,b,c", "u:v", "p"},     {"redlock://u@a,b,c", "u", NULL},
+        {"redlock://u:p@[::1]:1,[::2],c", "u", "p"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct url *url = parsed(rows[i][0]);
+        assert_int_equal(url->n_hosts, 3);
+        assert_int_equal(url->user != NULL, rows[i][1] != NULL);
+        assert_int_equal(url->password != NULL, rows[i][2] != NULL);
+        if (url->user) assert_string_equal(url->user, rows[i][1]);
+        if (url->password) assert_string_equal(url->password, rows[i][2]);
+        url_free(url);
+    }
 }
 
 static const char *const with_secret[] = {
@@ -144,6 +217,10 @@ static const char *const with_secret[] = {
     "redis://:a?SECRET@h/0", /* raw question mark in a password */
     "redis://ana:a?SECRET@h/0?b=c",
     "redis://:SECRET%@h",
+    "redis://u%3ASECRET@h",
+    "redis://u:12?SECRET@h",
+    "redis://:12?SECRET@h/0?b=c",
+    "redlock://a:6379,u:SECRET?x=1@b,c",
     "redis://h?password=SECRET",
     "redis://h?a=b&password=SECRET&c=d",
     "redis://h?p%61ssword=SECRET",
@@ -182,6 +259,7 @@ static void test_shown_keeps_the_rest(void **data) {
         {"redis://h?password=x", "redis://h?password=***"},
         {"redis://ana@h/0", "redis://ana@h/0"},
         {"redis://h:6379/0?label=ana@web", "redis://h:6379/0?label=ana@web"},
+        {"redlock://h:1,[::1]:2,i?label=ana@web", "redlock://h:1,[::1]:2,i?label=ana@web"},
         {"file:/a:b@c", "file:/a:b@c"},
         {"file:", "file:"},
     };
@@ -243,6 +321,8 @@ int main(void) {
         cmocka_unit_test(test_hosts),
         cmocka_unit_test(test_parameters),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_hosts_with_a_password_each),
+        cmocka_unit_test(test_one_password_for_all_hosts),
         cmocka_unit_test(test_no_secret_is_shown),
         cmocka_unit_test(test_shown_keeps_the_rest),
         cmocka_unit_test(test_escape),
