@@ -31,7 +31,7 @@ static const char *const level_words[] = {"ok", "warning", "unsafe", "unseen"};
 
 /* What may grant a lock twice now and then, or lower its numbers, and costs no lock otherwise. */
 static bool efficiency_needs(const pawl_finding *f) {
-    static const char *const others[] = {"C03", "C05", "R02", "R10", "L02", "E08", "P05"};
+    static const char *const others[] = {"C03", "C05", "R02", "R10", "L02", "L05", "E08", "P05"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(f->id, others[i]) == 0) return false;
     return strcmp(f->id, "P02") != 0 || f->level == PAWL_LEVEL_UNSAFE; /* a standby that is waited for */

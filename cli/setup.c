@@ -70,6 +70,7 @@ static const struct row {
     {"redlock", FAILOVER, NULL, "yes", "while a majority keeps its data"},
     {"redlock", CLOCKS, NULL, "no", "as plain Redlock: a guard"},
     {"redlock", RISES, NULL, "yes", ""},
+    {"redlock", RISES_OVER, "L05", "no", "one that restarts is believed, and may have forgotten its last numbers (L05)"},
     {"redlock", RISES_OVER, NULL, "yes", "without any clock, while a majority keeps its counters"},
     {"redlock", FREED, NULL, "yes", "after the ttl"},
     {"redlock", ORDER, NULL, "-", "not promised"},

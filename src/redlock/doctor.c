@@ -231,19 +231,19 @@ static void independence(const struct looking *l) {
          "a host of its own for each instance");
 }
 
+/* Each against ours, which is somewhere between asked and heard: they are at least so far apart. */
 static void clocks(const struct looking *l) {
     char seen[200];
-    int64_t least = INT64_MAX, most = 0;
+    int64_t most = INT64_MIN, least = INT64_MAX;
     int slow = 0, fast = 0;
     for (int i = 0; i < l->s->bk->n; i++) {
         const struct looked *a = &l->looked[i];
         if (!a->came) continue;
-        int64_t skew_us = a->clock_us - a->heard_us; /* against ours: they were not heard at one time */
-        if (least == INT64_MAX || skew_us < least) least = skew_us, slow = i;
-        if (most == 0 || skew_us > most) most = skew_us, fast = i;
+        if (a->clock_us - a->heard_us > most) most = a->clock_us - a->heard_us, fast = i;
+        if (a->clock_us - a->asked_us < least) least = a->clock_us - a->asked_us, slow = i;
     }
     if (least == INT64_MAX) return;
-    int64_t ms = (most - least) / 1000;
+    int64_t ms = most > least ? (most - least) / 1000 : 0;
     snprintf(seen, sizeof seen, "%lld ms apart%s%.60s%s%.60s", (long long)ms, ms > SKEW_MS ? ": " : "",
              ms > SKEW_MS ? l->s->peers[fast].node : "", ms > SKEW_MS ? " is ahead of " : "",
              ms > SKEW_MS ? l->s->peers[slow].node : "");

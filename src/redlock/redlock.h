@@ -123,11 +123,11 @@ enum bk_says redlock_init_above(struct bk *bk, uint64_t floor, struct bk_until u
 enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, struct bk_until until,
                             struct bk_tokens *ret, pawl_error *error);
 
-/* What an instance keeps, and its clock; heard_us: ours when that came. Its peer is noted, too. */
+/* What an instance keeps, and its clock; asked_us, heard_us: ours before and after. Its peer is noted, too. */
 struct looked {
     bool came;
     uint64_t ttl_ms; /* the longest that it knows */
-    int64_t clock_us, heard_us;
+    int64_t clock_us, asked_us, heard_us;
 };
 void seed_look(struct bk_session *s, struct bk_until until, struct looked ret[PEERS_MAX]);
 

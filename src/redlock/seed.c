@@ -245,10 +245,11 @@ void seed_look(struct bk_session *s, struct bk_until until, struct looked ret[PE
     struct step step = {.s = s, .what = "L", .patient = true};
     int64_t most_ns = clock_after_ms(clock_now_ns(), BEGIN_MS);
     if (until.at_ns > most_ns) until.at_ns = most_ns;
+    int64_t asked_us = clock_wall_us();
     ask(&step, everybody(s), until);
     for (int i = 0; i < s->bk->n; i++) {
         const struct answer *a = &step.answers[i];
-        ret[i] = (struct looked){a->came, a->ttl_ms, a->clock_us, a->heard_us};
+        ret[i] = (struct looked){a->came, a->ttl_ms, a->clock_us, asked_us, a->heard_us};
     }
 }
 
