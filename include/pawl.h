@@ -196,7 +196,7 @@ int pawl_doctor(pawl_client *client, int64_t wait_ms, pawl_finding_fn *fn, void 
 int pawl_init(pawl_client *client, int64_t wait_ms, pawl_error *error);
 /* The same where so many instances lost their memory (redlock:) that nobody knows where the tokens stood: they go on above
  * `floor`, the highest that any resource saw. Who calls it knows that no lock of before is held: all instances that answer
- * vote at once. PAWL_EUNSUPPORTED: there is none to be said. */
+ * vote at once. PAWL_EUNSUPPORTED: there is none to be said. PAWL_EINVALID: it is more than ten years ahead of this clock. */
 int pawl_init_above(pawl_client *client, int64_t floor, int64_t wait_ms, pawl_error *error);
 /* The same as pawl_init as a text for the service's own tools; static; NULL: nothing to prepare. */
 const char *pawl_init_text(pawl_client *client);

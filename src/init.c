@@ -4,8 +4,6 @@
 #include "export.h"
 #include "token.h"
 
-#define FLOOR_MAX (TOKEN_MAX - (UINT64_C(1) << 40)) /* numbers are left above it */
-
 static struct bk_until patience(const pawl_client *c, int64_t wait_ms) {
     return (struct bk_until){.at_ns = clock_after_ms(client_now(c), wait_ms > 0 ? wait_ms : QUESTION_MS),
                              .cancel_fd = -1};
@@ -34,9 +32,8 @@ PAWL_EXPORT int pawl_init_above(pawl_client *c, int64_t floor, int64_t wait_ms, 
         return error_set(error, PAWL_EUNSUPPORTED, NULL,
                          "%s: has no floor to go on above; its tokens are lifted by pawl token advance --to",
                          c->be->caps.scheme);
-    if (floor < 1 || (uint64_t)floor > FLOOR_MAX)
-        return error_set(error, PAWL_EINVALID, NULL, "a floor is a number from 1 to %llu",
-                         (unsigned long long)FLOOR_MAX);
+    code = token_may_lift(floor, clock_wall_us(), error);
+    if (code) return code;
     return result(c->be->init_above(c->bk, (uint64_t)floor, patience(c, wait_ms), &own), &own, error);
 }
 

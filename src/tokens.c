@@ -39,12 +39,7 @@ PAWL_EXPORT int pawl_tokens_show(pawl_client *c, int64_t wait_ms, pawl_tokens *r
 }
 
 PAWL_EXPORT int pawl_tokens_advance(pawl_client *c, int64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error) {
-    if (to < 0 || (uint64_t)to > TOKEN_MAX)
-        return error_set(error, PAWL_EINVALID, NULL, "a token is a number from 1 to 2^53-1");
-    if (to > clock_wall_us() + TOKEN_AHEAD_US)
-        return error_set(error, PAWL_EINVALID, NULL,
-                         "%lld is more than ten years ahead of this clock: numbers cannot be taken back, and would run "
-                         "out; it is to be the last one of the old service (pawl token show)",
-                         (long long)to);
+    int code = to ? token_may_lift(to, clock_wall_us(), error) : PAWL_OK;
+    if (code) return code;
     return ask(c, true, (uint64_t)to, wait_ms, ret, error);
 }

@@ -186,7 +186,7 @@ static enum bk_says advance_base(struct bk_session *s, uint64_t to, struct bk_un
         if (says != BK_YES) return says;
         if (bad) return damaged(s, error);
         int64_t seen = base.mod_revision, last = base.base + header.revision;
-        base.since = higher(higher(last + (int64_t)TOKEN_LEAP, clock_wall_us()), (int64_t)to);
+        base.since = (int64_t)token_lifted((uint64_t)last, clock_wall_us(), to);
         base.base = base.since - header.revision;
         base.term = header.raft_term;
         base.cluster = header.cluster_id;

@@ -98,11 +98,6 @@ static void name_epoch(struct bk_session *s, uint64_t count) {
     random_hex(run, sizeof run, s->epoch + 17);
 }
 
-static uint64_t now_at_least(uint64_t floor) {
-    int64_t now = clock_wall_us();
-    return now > 0 && (uint64_t)now > floor ? (uint64_t)now : floor;
-}
-
 /* Each with its own mark; it votes after ttl_ms. Returns how many were seeded. */
 static int seed_marked(struct bk_session *s, const struct step *prepared, uint64_t floor, uint64_t ttl_ms,
                        struct bk_until until) {
@@ -124,7 +119,8 @@ static void begin(struct bk_session *s, struct bk_until until) {
     memset(s->epoch, '0', EPOCH_CHARS);
     s->epoch[15] = '1';
     s->epoch[16] = '.';
-    if (ask(&prepare, everybody(s), until) == s->bk->n && seed_marked(s, &prepare, now_at_least(0), 0, until))
+    if (ask(&prepare, everybody(s), until) == s->bk->n &&
+        seed_marked(s, &prepare, token_lifted(0, clock_wall_us(), 0), 0, until))
         snprintf(s->remark, sizeof s->remark, "nothing was ever kept on these instances: tokens begin at the clock");
 }
 
@@ -161,7 +157,7 @@ static void seed_again(struct bk_session *s, const struct standing *st, struct b
     name_epoch(s, st->count + 1);
     if (lost && ask(&prepare, lost, until) == 0) lost = 0;
     if (bump(s, st->knowing, until, &floor, &ttl_ms) < s->bk->quorum || !lost) return;
-    if (!seed_marked(s, &prepare, now_at_least(floor + TOKEN_LEAP), ttl_ms, until)) return;
+    if (!seed_marked(s, &prepare, token_lifted(floor, clock_wall_us(), 0), ttl_ms, until)) return;
     char which[160] = "";
     for (int i = 0; i < s->bk->n; i++)
         if (prepare.answers[i].done && !s->peers[i].lost)
@@ -344,8 +340,7 @@ static enum bk_says go_on_above(struct bk_session *s, uint64_t floor, struct bk_
     if (known < needed) return too_few(s, known, error);
     name_epoch(s, st.count + 1);
     if (bump(s, st.knowing, until, &known_floor, &ttl_ms) < needed) return too_few(s, known, error);
-    known_floor += TOKEN_LEAP;
-    end.floor = now_at_least(known_floor > floor ? known_floor : floor);
+    end.floor = token_lifted(known_floor, clock_wall_us(), floor);
     if (marked) seed_marked(s, &prepare, end.floor, 0, until);
     ask(&end, everybody(s), until);
     known = count(&end, true, &t);
@@ -379,7 +374,7 @@ enum bk_says redlock_tokens(struct bk_session *s, bool advance, uint64_t to, str
         int known = count(&step, i == 1, &t);
         if (known < s->bk->quorum) return too_few(s, known, error);
         step.what = "A";
-        step.floor = now_at_least(t.last + TOKEN_LEAP > to ? t.last + TOKEN_LEAP : to);
+        step.floor = token_lifted(t.last, clock_wall_us(), to);
     }
     snprintf(t.stored, sizeof t.stored, "epoch %.*s", EPOCH_CHARS, s->epoch);
     memcpy(t.answering, t.stored, sizeof t.answering);

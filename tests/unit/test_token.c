@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 #include <cmocka.h>
 
 #define NOW INT64_C(1796043852343410)
@@ -73,6 +74,33 @@ static void test_advance(void **data) {
     assert_int_equal(s.since, s.last);
 }
 
+/* The same limit whoever lifts them: pawl token advance, pawl init --floor. */
+static void test_who_may_lift(void **data) {
+    (void)data;
+    static const struct {
+        int64_t to;
+        const char *why; /* NULL: it may be */
+    } rows[] = {{1, NULL},
+                {NOW, NULL},
+                {NOW + 3653 * TOKEN_DAY_US, NULL},
+                {NOW + 3653 * TOKEN_DAY_US + 1, "is more than ten years ahead of this clock"},
+                {TOKEN_MAX, "9007199254740991 is more than ten years ahead of this clock"},
+                {TOKEN_MAX + 1, "a token is a number from 1 to 9007199254740991"},
+                {INT64_MAX, "a token is a number from 1 to 9007199254740991"},
+                {0, "a token is a number from 1 to 9007199254740991"},
+                {-1, "a token is a number from 1 to 9007199254740991"},
+                {INT64_MIN, "a token is a number from 1 to 9007199254740991"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pawl_error error = PAWL_ERROR_INIT;
+        assert_int_equal(token_may_lift(rows[i].to, NOW, &error), rows[i].why ? PAWL_EINVALID : PAWL_OK);
+        if (rows[i].why) assert_non_null(strstr(error.text, rows[i].why));
+    }
+    assert_int_equal(token_lifted(NOW, NOW, 0), NOW + TOKEN_LEAP);
+    assert_int_equal(token_lifted(5, NOW, 0), NOW);
+    assert_int_equal(token_lifted(5, NOW, NOW + 1), NOW + 1);
+    assert_int_equal(token_lifted(5, -NOW, 0), 5 + TOKEN_LEAP); /* a clock before 1970 */
+}
+
 static void test_parse(void **data) {
     (void)data;
     static const char *const bad[] = {"",
@@ -110,6 +138,7 @@ int main(void) {
         cmocka_unit_test(test_grant_never_passes_the_clock),
         cmocka_unit_test(test_grant_ends_at_2_to_53),
         cmocka_unit_test(test_advance),
+        cmocka_unit_test(test_who_may_lift),
         cmocka_unit_test(test_parse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
