@@ -391,7 +391,7 @@ static int ask(pawl_lock *l, int64_t now, int64_t question_ms, int cancel_fd, pa
     l->claim.patient = !l->is_try && !l->contact && clock_after_ms(now, PATIENT_MS) < l->give_up_ns;
     if (code == PAWL_OK) says = c->be->take(s->bk, &l->claim, queue, until, &l->grant, &b, &own);
     bool broken = says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE);
-    if (says == BK_UNKNOWN) {
+    if (says == BK_UNKNOWN && code == PAWL_OK) { /* or it was the lease that nobody heard of: nothing hangs on that */
         l->dirty = l->unsure = true;
         l->in_flight_until_ns = clock_after_ms(client_now(c), l->claim.ttl_ms);
     }

@@ -15,7 +15,8 @@ struct tls {
     SSL_CTX *context;
     SSL *ssl;
     BIO_METHOD *method;
-    const char *alert, *alpn;  /* alpn NULL: none asked for */
+    const char *alert, *alpn; /* alpn NULL: none asked for */
+    const char *service, *plain;
     char host[256], node[288]; /* host: whose certificate it has to be */
     int fd;
 };
@@ -126,7 +127,9 @@ static enum bk_says agreed(struct tls *tls, pawl_error *error) {
     unsigned length;
     SSL_get0_alpn_selected(tls->ssl, &chosen, &length);
     if (length == strlen(tls->alpn) && memcmp(chosen, tls->alpn, length) == 0) return BK_YES;
-    error_set(error, PAWL_EUNREACHABLE, tls->node, "%s: speaks TLS, but not the protocol '%s'", tls->node, tls->alpn);
+    error_set(error, PAWL_EUNREACHABLE, tls->node,
+              "%s: speaks TLS, but not the protocol '%s': is it %s that listens there?", tls->node, tls->alpn,
+              tls->service);
     return BK_FAULT;
 }
 
@@ -149,6 +152,16 @@ enum bk_says tls_shake(struct tls *tls, int *ret_events, pawl_error *error) {
     *ret_events = wants(tls, result);
     if (*ret_events) return BK_NO;
     long verdict = SSL_get_verify_result(tls->ssl);
+    unsigned long number = ERR_peek_last_error();
+    bool strange = ERR_GET_LIB(number) == ERR_LIB_SSL && ERR_GET_REASON(number) == SSL_R_WRONG_VERSION_NUMBER;
+    if (verdict == X509_V_OK && (strange || !number)) { /* its first bytes are no TLS; or none came */
+        error_set(error, PAWL_EUNREACHABLE, tls->node,
+                  "%s: the TLS handshake failed, %s: is it %s that listens there, and with TLS? if without, write %s",
+                  tls->node, strange ? "what answers does not speak TLS" : "the server closed the connection",
+                  tls->service, tls->plain);
+        ERR_clear_error();
+        return BK_FAULT;
+    }
     if (verdict == X509_V_OK) return refuse(tls->node, PAWL_EUNREACHABLE, "the TLS handshake failed", error);
     error_set(error, PAWL_EDENIED, tls->node,
               "%s: its certificate was not accepted for '%s': %s (see cacert and "
@@ -158,12 +171,21 @@ enum bk_says tls_shake(struct tls *tls, int *ret_events, pawl_error *error) {
     return BK_FAULT;
 }
 
+void tls_late(const struct tls_options *options, const char *node, pawl_error *error) {
+    error_set(error, PAWL_EUNREACHABLE, node,
+              "%s: the TLS handshake did not end in time: is it %s that listens there, and with TLS? if without, write "
+              "%s",
+              node, options->service, options->plain);
+}
+
 enum bk_says tls_begin(int fd, const struct tls_options *options, const char *host, const char *node, struct tls **ret,
                        pawl_error *error) {
     struct tls *tls = calloc(1, sizeof *tls);
     if (!tls) return refuse(node, PAWL_EINTERNAL, "out of memory", error);
     tls->fd = fd;
     tls->alpn = options->alpn;
+    tls->service = options->service;
+    tls->plain = options->plain;
     snprintf(tls->host, sizeof tls->host, "%s", options->server_name ? options->server_name : host);
     snprintf(tls->node, sizeof tls->node, "%s", node);
     enum bk_says says = configure(tls, options, node, error);
@@ -182,9 +204,8 @@ enum bk_says tls_start(int fd, const struct tls_options *options, const char *ho
     if (says != BK_YES) return says;
     while (ready == 1 && (says = tls_shake(tls, &events, error)) == BK_NO)
         ready = clock_wait_fd(fd, (short)events, until.at_ns, until.cancel_fd);
-    if (ready != 1)
-        error_set(error, ready == -1 ? PAWL_ECANCELLED : PAWL_EUNREACHABLE, node, "%s: the TLS handshake %s", node,
-                  ready == -1 ? "was cancelled" : "did not end in time (does that port speak TLS?)");
+    if (ready == -1) error_set(error, PAWL_ECANCELLED, node, "%s: the TLS handshake was cancelled", node);
+    else if (ready != 1) tls_late(options, node, error);
     if (says == BK_YES) {
         *ret = tls;
         return BK_YES;

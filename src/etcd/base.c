@@ -45,7 +45,7 @@ static enum bk_says read_base(struct bk_session *s, struct bk_until until, struc
     free(reply.body);
     if (!range || !range->header) {
         pb__range_response__free_unpacked(range, NULL);
-        error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer is not etcd's", http2_node(s->h));
+        error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer is not etcd's", http2_at(s->h));
         return BK_FAULT;
     }
     *ret = (struct base){0};
@@ -102,7 +102,7 @@ static enum bk_says damaged(const struct bk_session *s, pawl_error *error) {
     char key[PREFIX_MAX + 16];
     base_key(&s->bk->place, key);
     error_set(error, PAWL_EUNSAFE, http2_node(s->h),
-              "%s: the key %s is not what pawl wrote: tokens might fall; nothing was changed", http2_node(s->h), key);
+              "%s: the key %s is not what pawl wrote: tokens might fall; nothing was changed", http2_at(s->h), key);
     return BK_FAULT;
 }
 
@@ -114,6 +114,7 @@ static enum bk_says ask_cluster(struct bk *bk, size_t i, struct bk_until until, 
     bool bad;
     enum bk_says says = dial_one(bk, i, until, &s, error);
     if (says != BK_YES) return says;
+    http2_doing(s.h, "asking for its cluster", NULL);
     says = read_base(&s, until, &base, &header, &bad, error);
     if (says == BK_YES) *ret = header.cluster_id;
     http2_close(s.h, true);
@@ -173,7 +174,7 @@ enum bk_says base_admit(struct bk_session *s, struct bk_until until, pawl_error 
         says = write_base(s, &base, seen, until, error);
         if (says != BK_NO) return says;
     }
-    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the token base changes all the time", http2_node(s->h));
+    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the token base changes all the time", http2_at(s->h));
     return BK_FAULT;
 }
 
@@ -193,7 +194,7 @@ static enum bk_says advance_base(struct bk_session *s, uint64_t to, struct bk_un
         says = write_base(s, &base, seen, until, error);
         if (says != BK_NO) return says;
     }
-    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the token base changes all the time", http2_node(s->h));
+    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the token base changes all the time", http2_at(s->h));
     return BK_FAULT;
 }
 
@@ -206,6 +207,7 @@ enum bk_says base_tokens(struct bk_session *s, bool advance, uint64_t to, struct
         error_set(error, PAWL_EUNSUPPORTED, http2_node(s->h), "with token=revision the numbers are etcd's own");
         return BK_FAULT;
     }
+    http2_doing(s->h, advance ? "advancing the tokens" : "reading the tokens", NULL);
     enum bk_says says = advance ? advance_base(s, to, until, error) : BK_YES;
     if (says == BK_YES) says = read_base(s, until, &base, &header, &bad, error);
     if (says != BK_YES) return says;

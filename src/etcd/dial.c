@@ -46,8 +46,9 @@ static enum bk_says verdict(const struct place *place, struct http2 *h, const st
         break;
     case GRPC_UNAUTHENTICATED: code = PAWL_EDENIED; break;
     case GRPC_INVALID:
-        code =
-            strstr(text, "user name is empty") || strstr(text, "authentication failed") ? PAWL_EDENIED : PAWL_EINTERNAL;
+        if (strstr(text, "user name is empty")) advice = " (it wants a user: etcd://user:password@host)";
+        if (strstr(text, "authentication failed")) advice = " (user or password is wrong)";
+        code = *advice ? PAWL_EDENIED : PAWL_EINTERNAL;
         break;
     case GRPC_EXHAUSTED:
         code = PAWL_EUNREACHABLE;
@@ -58,7 +59,8 @@ static enum bk_says verdict(const struct place *place, struct http2 *h, const st
         break;
     case GRPC_UNAVAILABLE:
         code = PAWL_EUNREACHABLE;
-        if (!strstr(text, "no leader")) says = BK_UNKNOWN; /* "request timed out": it may have been applied */
+        if (strstr(text, "no leader")) advice = " (most of its members are down or cut off: bring them back)";
+        else says = BK_UNKNOWN; /* "request timed out": it may have been applied */
         break;
     case GRPC_UNIMPLEMENTED:
         code = PAWL_EUNSUPPORTED;
@@ -72,7 +74,7 @@ static enum bk_says verdict(const struct place *place, struct http2 *h, const st
         code = PAWL_EUNREACHABLE;
         says = BK_UNKNOWN; /* "context deadline exceeded", and what nobody knows */
     }
-    error_set(error, code, node, "%s: etcd says: %.250s (gRPC status %d)%s", node, text, reply->status, advice);
+    error_set(error, code, node, "%s: etcd says: %.250s (gRPC status %d)%s", http2_at(h), text, reply->status, advice);
     return says;
 }
 
@@ -104,7 +106,7 @@ static enum bk_says login(const struct place *place, struct http2 *h, struct bk_
     pb__authenticate_response__free_unpacked(answer, NULL);
     free(reply.body);
     if (fits) return BK_YES;
-    error_set(error, PAWL_EUNSUPPORTED, http2_node(h), "%s: the login's token has more than %d bytes", http2_node(h),
+    error_set(error, PAWL_EUNSUPPORTED, http2_node(h), "%s: the login's token has more than %d bytes", http2_at(h),
               LOGIN_MAX - 1);
     return BK_FAULT;
 }
@@ -112,7 +114,10 @@ static enum bk_says login(const struct place *place, struct http2 *h, struct bk_
 enum bk_says dial_one(struct bk *bk, size_t i, struct bk_until until, struct bk_session *ret, pawl_error *error) {
     struct http2 *h = NULL;
     enum bk_says says = connect_one(bk, &bk->place.hosts[i], until, &h, error);
-    if (says == BK_YES) says = login(&bk->place, h, until, ret->token, error);
+    if (says == BK_YES) {
+        http2_doing(h, "logging in as", bk->place.user);
+        says = login(&bk->place, h, until, ret->token, error);
+    }
     if (says != BK_YES) {
         http2_close(h, true);
         return says;
@@ -212,7 +217,7 @@ enum bk_says txn(struct bk_session *s, const Pb__TxnRequest *request, struct bk_
         heard_revision(s->bk, (*ret)->header->revision);
         return BK_YES;
     }
-    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer is not a transaction's", http2_node(s->h));
+    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer is not a transaction's", http2_at(s->h));
     return BK_UNKNOWN;
 }
 
@@ -222,6 +227,6 @@ const Pb__RangeResponse *range_at(const Pb__TxnResponse *t, size_t i) {
 }
 
 enum bk_says nonsense(const struct bk_session *s, pawl_error *error) {
-    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer does not fit the question", http2_node(s->h));
+    error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the answer does not fit the question", http2_at(s->h));
     return BK_UNKNOWN;
 }

@@ -93,6 +93,7 @@ static enum bk_says ask_status(struct bk_session *s, struct bk_until until, stru
     Pb__StatusRequest request = PB__STATUS_REQUEST__INIT;
     struct grpc_reply reply;
     int64_t from = clock_now_ns();
+    http2_doing(s->h, "asking for its state", NULL);
     enum bk_says says = call(s, "/etcdserverpb.Maintenance/Status", &request.base, until, &reply, NULL, error);
     if (says != BK_YES) return says;
     Pb__StatusResponse *status = pb__status_response__unpack(NULL, reply.size, reply.body);
@@ -371,6 +372,7 @@ static void tokens(const struct looking *l) {
 enum bk_says look_doctor(struct bk_session *s, bk_find *find, void *data, struct bk_until until, pawl_error *error) {
     const struct looking l = {s, find, data};
     struct health h = {.why_silent = PAWL_ERROR_INIT};
+    http2_doing(s->h, "looking at the service", NULL);
     ask_endpoints(&l, until, &h);
     if (h.n_members == 0) { /* what nobody was asked is neither well nor not */
         quorum(&l, &h);

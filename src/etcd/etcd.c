@@ -35,14 +35,14 @@ static enum bk_says grant(struct bk_session *s, struct bk_claim *claim, int64_t 
     struct place_in_line *line = claim->of ? claim->of : calloc(1, sizeof *line);
     if (!s->bk->place.bare && !base_parse(range_at(answer, base_at), &base)) {
         if (!claim->of) free(line);
-        error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the token base vanished", http2_node(s->h));
+        error_set(error, PAWL_EUNREACHABLE, http2_node(s->h), "%s: the token base vanished", http2_at(s->h));
         return BK_UNKNOWN; /* a new connection looks at it again */
     }
     if (!line) return nonsense(s, error);
     uint64_t token = (uint64_t)(base.base + revision);
     if (token == 0 || token > TOKEN_MAX) {
         if (!claim->of) free(line);
-        error_set(error, PAWL_EUNSAFE, http2_node(s->h), "%s: the numbers are used up (2^53)", http2_node(s->h));
+        error_set(error, PAWL_EUNSAFE, http2_node(s->h), "%s: the numbers are used up (2^53)", http2_at(s->h));
         return BK_UNKNOWN;
     }
     if (line->watch_id) hub_never_mind(s->bk, line->watch_id);
@@ -188,6 +188,7 @@ static enum bk_says take(struct bk_session *s, struct bk_claim *claim, bool queu
         error_set(error, PAWL_EINTERNAL, NULL, "etcd: no lease was begun for this claim");
         return BK_FAULT;
     }
+    http2_doing(s->h, "taking", claim->name);
     enum bk_says says = s->admitted ? BK_YES : base_admit(s, until, error);
     if (says != BK_YES) return says;
     s->admitted = true;
@@ -226,6 +227,7 @@ static enum bk_says forget(struct bk_session *s, struct bk_claim *claim, struct 
     free(line);
     claim->of = NULL;
     if (!claim->life || !claim->life->of) return BK_NO; /* no lease: no key was ever sent */
+    http2_doing(s->h, "giving up", claim->name);
     return delete_own(s, claim, until, error);
 }
 
@@ -238,6 +240,7 @@ static bool given(const struct bk_grant *grant) {
 static enum bk_says release(struct bk_session *s, struct bk_grant *const grants[], int n, struct bk_until until,
                             enum bk_says ret[], pawl_error *error) {
     for (int i = 0; i < n; i++) {
+        http2_doing(s->h, "releasing", grants[i]->claim->name);
         ret[i] = given(grants[i]) ? delete_own(s, grants[i]->claim, until, error) : BK_NO;
         if (ret[i] > BK_NO) return ret[i];
     }
@@ -257,6 +260,7 @@ static enum bk_says prove(struct bk_session *s, const struct bk_grant *grant, st
     struct asking a;
     AUTO_TXN answer = NULL;
     if (!given(grant)) return BK_NO;
+    http2_doing(s->h, "proving", grant->claim->name);
     keys_of(s->bk, grant->claim, &k);
     ask_begin(&a);
     ask_if(&a, k.own, NULL, line->revision);

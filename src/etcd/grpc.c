@@ -45,17 +45,18 @@ static bool start(struct http2 *h, struct http2_call *call, const char *path, co
 static enum bk_says conclude(struct http2 *h, struct http2_call *call, struct grpc_reply *ret, pawl_error *error) {
     struct grpc_reply reply = {.status = call->grpc_status};
     if (call->refused) {
-        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s refused the request", http2_node(h));
+        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the server refused the request; it is going away",
+                  http2_at(h));
         return BK_FAULT;
     }
     if (call->grpc_status < 0) {
-        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the answer is not gRPC (HTTP status %d)", http2_node(h),
+        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the answer is not gRPC (HTTP status %d)", http2_at(h),
                   call->status);
         return call->status == 0 ? BK_UNKNOWN : BK_FAULT;
     }
     snprintf(reply.message, sizeof reply.message, "%s", call->grpc_message);
     if (call->grpc_status == GRPC_OK && take_message(call, &reply.body, &reply.size) < 0) {
-        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the answer is not a gRPC message", http2_node(h));
+        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the answer is not a gRPC message", http2_at(h));
         return BK_UNKNOWN;
     }
     *ret = reply;
@@ -71,7 +72,7 @@ enum bk_says grpc_call(struct http2 *h, const char *path, const char *token, con
     if (!start(h, &call, path, token, timeout, strstr(path, "KeepAlive") != NULL) ||
         !send_message(h, &call, message, size, true)) {
         http2_done(h, &call);
-        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the connection is closed", http2_node(h));
+        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the connection is closed", http2_at(h));
         return BK_FAULT;
     }
     enum bk_says says = BK_UNKNOWN;
@@ -103,7 +104,7 @@ enum bk_says grpc_stream_next(struct http2 *h, struct grpc_stream *stream, unsig
     int taken = take_message(&stream->call, ret, ret_size);
     if (taken > 0) return BK_YES;
     if (taken == 0 && !stream->call.closed) return BK_NO;
-    error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s ended the stream: %s", http2_node(h),
+    error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the server ended the stream: %s", http2_at(h),
               *stream->call.grpc_message ? stream->call.grpc_message : "no reason given");
     return BK_FAULT;
 }

@@ -22,6 +22,7 @@ extern const struct backend *const pawl_backend;
 struct guard_store {
     struct bk *bk;
     struct bk_session *session; /* NULL: not connected */
+    const char *verb, *about;   /* what is being attempted, for errors: "writing", "report" */
     char *held;                 /* key of ?while; NULL: none */
     int64_t held_revision;
 };
@@ -81,6 +82,7 @@ static int ask_txn(struct guard_store *store, const Pb__TxnRequest *request, str
             error_copy(error, &own);
             return own.code;
         }
+        http2_doing(store->session->h, store->verb, store->about);
         enum bk_says says = fresh ? base_one_cluster(store->session, until, &own) : BK_YES;
         if (says == BK_YES) says = txn(store->session, request, until, ret, &own);
         if (says == BK_YES) return PAWL_OK;
@@ -139,7 +141,7 @@ static int parse(struct guard_store *store, const struct guard_keys *keys, const
     if (why)
         return error_set(error, PAWL_EUNSAFE, http2_node(store->session->h),
                          "%s: the key %s is not a record of this guard (%s); it is left alone: look at it",
-                         http2_node(store->session->h), keys->record, why);
+                         http2_at(store->session->h), keys->record, why);
     ret->data = ret->text + at;
     ret->length = ret->head.length;
     return PAWL_OK;
@@ -168,7 +170,7 @@ static int look(struct guard_store *store, const struct guard_keys *keys, const 
     const Pb__RangeResponse *found[3] = {range_at(answer, 0), range_at(answer, 1), n > 2 ? range_at(answer, 2) : NULL};
     if (!found[0] || !found[1] || (n > 2 && !found[2]))
         return error_set(error, PAWL_EUNREACHABLE, http2_node(store->session->h), "%s: the answer is not etcd's",
-                         http2_node(store->session->h));
+                         http2_at(store->session->h));
     ret->held = n < 3 || (found[2]->n_kvs == 1 && found[2]->kvs[0]->create_revision == store->held_revision);
     if (found[1]->n_kvs == 1) {
         char rule[8] = "";
@@ -262,14 +264,17 @@ static int try_once(struct guard_store *store, const struct guard_step *step, co
 
 static int etcd_guard_ask(struct guard_store *store, const struct guard_step *step, const struct guard_ask *q,
                           struct guard_found *ret, pawl_error *error) {
+    static const char *const doing[] = {"sealing", "writing", "resetting"};
     struct guard_keys keys;
     bool done = false;
     keys_for(store, step->resource, &keys);
+    store->verb = doing[q->intent];
+    store->about = step->resource;
     for (int code = PAWL_OK; !done;) {
         if ((code = try_once(store, step, &keys, q, ret, &done, error))) return code;
         if (!done && clock_now_ns() >= step->until_ns)
-            return error_set(error, PAWL_ETIMEOUT, http2_node(store->session->h),
-                             "%s: others changed '%s' all the time", http2_node(store->session->h), step->resource);
+            return error_set(error, PAWL_ETIMEOUT, http2_node(store->session->h), "%s: others changed it all the time",
+                             http2_at(store->session->h));
     }
     return PAWL_OK;
 }
@@ -280,6 +285,8 @@ static int etcd_guard_read(struct guard_store *store, const struct guard_step *s
     struct bk_until until = {step->until_ns, -1};
     struct guard_keys keys;
     keys_for(store, step->resource, &keys);
+    store->verb = "reading";
+    store->about = step->resource;
     int code = look(store, &keys, step->resource, until, &seen, error);
     if (code) return code;
     if (!seen.mod_revision) return PAWL_GNORECORD;
@@ -293,6 +300,8 @@ static int etcd_guard_install(struct guard_store *store, int rule, int64_t until
     struct guard_keys keys;
     const char *name = guard_rule_name(rule);
     keys_for(store, "-", &keys);
+    store->verb = "preparing";
+    store->about = "guards";
     bool done = false;
     int code = swap(store, keys.set, 0, false, name, strlen(name), until, &done, error);
     if (code || done) return code;

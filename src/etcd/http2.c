@@ -22,7 +22,8 @@ struct http2 {
     struct tls *tls;
     nghttp2_session *session;
     struct http2_call *calls;
-    char authority[160], node[128];
+    char authority[160], node[128], at[512];
+    const char *verb, *name;             /* what is being attempted; name NULL: it has none */
     bool secure, broken, leaving, heard; /* leaving: GOAWAY came; heard: anything at all */
     const char *strange;                 /* what came first is not HTTP/2; NULL: it is */
     const uint8_t *frame;                /* bytes of nghttp2 that are not in out yet */
@@ -179,7 +180,7 @@ struct http2 *http2_open(int fd, struct tls *tls, const char *authority, bool se
         close(fd);
         return NULL;
     }
-    *h = (struct http2){.fd = fd, .tls = tls, .secure = secure};
+    *h = (struct http2){.fd = fd, .tls = tls, .secure = secure, .verb = "connecting"};
     snprintf(h->authority, sizeof h->authority, "%s", authority);
     snprintf(h->node, sizeof h->node, "%s", node);
     if (begin(h)) return h;
@@ -197,6 +198,17 @@ void http2_close(struct http2 *h, bool quiet) {
 
 int http2_fd(const struct http2 *h) { return h->fd; }
 const char *http2_node(const struct http2 *h) { return h->node; }
+
+void http2_doing(struct http2 *h, const char *verb, const char *name) {
+    h->verb = verb;
+    h->name = name;
+}
+
+const char *http2_at(struct http2 *h) {
+    snprintf(h->at, sizeof h->at, h->name ? "%s: %s '%s'" : "%s: %s", h->node, h->verb, h->name);
+    return h->at;
+}
+
 bool http2_would_send(const struct http2 *h) { return h->out_used > 0 || nghttp2_session_want_write(h->session); }
 bool http2_worn(const struct http2 *h) {
     return h->broken || h->leaving || nghttp2_session_get_next_stream_id(h->session) > LAST_STREAM_ID;
@@ -206,14 +218,16 @@ static enum bk_says broke(struct http2 *h, const char *what, pawl_error *error) 
     const char *alert = h->tls ? tls_alert(h->tls) : "";
     if (*alert)
         error_set(error, strstr(alert, "certificate") ? PAWL_EDENIED : PAWL_EUNREACHABLE, h->node,
-                  "%s refuses the TLS connection: %s (see cert and key)", h->node, alert);
-    else if (h->strange) error_set(error, PAWL_EUNREACHABLE, h->node, "%s: what answers there %s", h->node, h->strange);
+                  "%s: the server refuses the TLS connection: %s (see cert and key)", http2_at(h), alert);
+    else if (h->strange)
+        error_set(error, PAWL_EUNREACHABLE, h->node, "%s: what answers there %s", http2_at(h), h->strange);
     else if (!h->heard && !h->tls)
         error_set(error, PAWL_EUNREACHABLE, h->node,
-                  "%s: the server closed the connection without a word (does it want TLS? then write etcds://)",
-                  h->node);
-    else if (errno) error_errno(error, PAWL_EUNREACHABLE, h->node, "%s: %s", h->node, what);
-    else error_set(error, PAWL_EUNREACHABLE, h->node, "%s: %s", h->node, what);
+                  "%s: the server closed the connection without a word (is it etcd that listens there? if with TLS, "
+                  "write etcds://)",
+                  http2_at(h));
+    else if (errno) error_errno(error, PAWL_EUNREACHABLE, h->node, "%s: %s", http2_at(h), what);
+    else error_set(error, PAWL_EUNREACHABLE, h->node, "%s: %s", http2_at(h), what);
     h->broken = true;
     for (struct http2_call *call = h->calls; call; call = call->next) call->closed = true;
     return BK_FAULT;
@@ -293,8 +307,11 @@ static int receive_all(struct http2 *h, bool *moved) {
 static bool wait_for_it(struct http2 *h, int events, struct bk_until until, pawl_error *error) {
     int ready = clock_wait_fd(h->fd, (short)(POLLIN | events), until.at_ns, until.cancel_fd);
     if (ready == 1) return true;
-    if (ready == -1) error_set(error, PAWL_ECANCELLED, h->node, "cancelled while waiting for %s", h->node);
-    else error_set(error, PAWL_EUNREACHABLE, h->node, "%s does not answer (timed out)", h->node);
+    if (ready == -1) error_set(error, PAWL_ECANCELLED, h->node, "%s: cancelled", http2_at(h));
+    else if (ready == 0)
+        error_set(error, PAWL_EUNREACHABLE, h->node, "%s: the server did not answer in time (%.1f s)", http2_at(h),
+                  h->sent_ns ? (double)(clock_now_ns() - h->sent_ns) / NS_PER_S : 0);
+    else error_errno(error, PAWL_EINTERNAL, h->node, "%s: poll", http2_at(h));
     return false;
 }
 

@@ -33,6 +33,9 @@ struct http2 *http2_open(int fd, struct tls *tls, const char *authority, bool se
 void http2_close(struct http2 *h, bool quiet);
 int http2_fd(const struct http2 *h);
 const char *http2_node(const struct http2 *h);
+/* What is being attempted, for errors: "taking", "nightly"; name NULL: it has none. Both texts must last meanwhile. */
+void http2_doing(struct http2 *h, const char *verb, const char *name);
+const char *http2_at(struct http2 *h); /* how an error begins: the node, and what is attempted there */
 /* No more requests here: the connection broke, the server says goodbye, or stream ids run out. */
 bool http2_worn(const struct http2 *h);
 

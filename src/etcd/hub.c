@@ -216,9 +216,9 @@ static bool hear(struct bk *bk, const unsigned char *body, size_t size, bk_wake 
     hub->heard = true;
     if (good && r->header) heard_revision(bk, r->header->revision);
     if (!good) {
-        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the answer is not a watch's", http2_node(hub->h));
+        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the answer is not a watch's", http2_at(hub->h));
     } else if (r->canceled && (r->created || r->watch_id < 0)) { /* as when the login ran out */
-        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s refuses to watch: %.200s", http2_node(hub->h),
+        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: etcd refuses: %.200s", http2_at(hub->h),
                   r->cancel_reason);
         good = false;
     } else if (watch && (r->canceled || (r->created && r->header && r->header->revision + 1 < watch->from))) {
@@ -237,8 +237,8 @@ static bool tick(struct hub *hub, pawl_error *error) {
     uint64_t ticks;
     if (read(hub->timer, &ticks, sizeof ticks) < 0) return true; /* not yet */
     if (!hub->heard) {
-        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s does not answer on the watch stream",
-                  http2_node(hub->h));
+        error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the server did not answer in time",
+                  http2_at(hub->h));
         return false;
     }
     hub->heard = false;
@@ -272,7 +272,7 @@ static bool begin(struct bk *bk, struct hub *hub, const char *token, struct bk_u
     }
     if (grpc_stream_open(hub->h, &hub->stream, "/etcdserverpb.Watch/Watch", *token ? token : NULL))
         return http2_pump(hub->h, false, until, error) != BK_FAULT;
-    error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: cannot open the watch stream", http2_node(hub->h));
+    error_set(error, PAWL_EUNREACHABLE, http2_node(hub->h), "%s: the connection is closed", http2_at(hub->h));
     return false;
 }
 
@@ -292,6 +292,7 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error) {
         return says;
     }
     hub->h = way.h;
+    http2_doing(hub->h, "watching keys", NULL);
     bk->hub = hub;
     if (begin(bk, hub, way.token, until, error)) {
         atomic_fetch_add(&bk->hub_number, 1);

@@ -61,6 +61,7 @@ enum bk_says lease_begin(struct bk_session *s, struct bk_life *life, struct bk_u
     struct grpc_reply reply;
     int status = GRPC_OK;
     int64_t *id = life->of;
+    http2_doing(s->h, "asking for a lease", NULL);
     if (!id) {
         if (!(id = malloc(sizeof *id))) {
             error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
@@ -93,6 +94,7 @@ enum bk_says lease_end(struct bk_session *s, struct bk_life *life, struct bk_unt
     struct grpc_reply reply;
     int status = GRPC_OK;
     if (!life->of) return BK_YES;
+    http2_doing(s->h, "ending the lease", NULL);
     request.id = *(int64_t *)life->of;
     enum bk_says says = call(s, "/etcdserverpb.Lease/LeaseRevoke", &request.base, until, &reply, &status, error);
     if (says == BK_YES) free(reply.body);
@@ -106,6 +108,7 @@ void lease_free(struct bk_life *life) {
 
 enum bk_says lease_renew(struct bk_session *s, struct bk_life *const lives[], int n, struct bk_until until,
                          enum bk_says ret[], int64_t ret_left_ms[], pawl_error *error) {
+    http2_doing(s->h, "renewing the lease", NULL);
     for (int i = 0; i < n; i++) {
         ret[i] = keep_alive(s, *(int64_t *)lives[i]->of, until, &ret_left_ms[i], error);
         if (ret[i] == BK_UNKNOWN) return BK_UNKNOWN;

@@ -83,6 +83,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     strcpy(to, from);
     to[strlen(to) - 1]++;
     base_key(&s->bk->place, base_text);
+    http2_doing(s->h, name ? "looking at" : "listing the locks", name);
     ask_begin(&a);
     ask_if(&a, from, NULL, 0);
     ask_range(&a, true, from, to, 0);
@@ -113,6 +114,7 @@ enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool
     struct asking a;
     struct base base = {0};
     (void)at_once;
+    http2_doing(s->h, "breaking", claim->name);
     place_lock(&s->bk->place, claim->name, claim->name_len, lock);
     strcpy(end, lock);
     end[strlen(end) - 1]++;

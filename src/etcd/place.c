@@ -50,6 +50,8 @@ enum bk_says place_parse(const struct url *url, struct place *place, pawl_error 
         return BK_FAULT;
     }
     o->alpn = "h2";
+    o->service = "etcd";
+    o->plain = "etcd://";
     if (!place->tls && (o->cacert || o->cert || o->key || o->server_name))
         return invalid(url, error, "cacert, cert, key and server-name need TLS: write etcds://");
     if (o->key && !o->cert) return invalid(url, error, "key needs cert");

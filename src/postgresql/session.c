@@ -158,6 +158,11 @@ static enum bk_says refused(struct bk_session *s, pawl_error *error) {
     if (strncmp(state, "53300", 5) == 0)
         advice = "; raise max_connections (or the limit of the role or database), or lower max_waiters: a client has a "
                  "connection for each 256 locks that it holds, and one for each that waits";
+    bool strange = !*state && (strstr(text, "closed the connection") || strstr(text, "invalid response") ||
+                               strstr(text, "expected authentication"));
+    char *guess = strange ? strstr(text, "  This probably means") : NULL;
+    if (guess) *guess = 0;
+    if (strange) advice = ": is it PostgreSQL that listens there?";
     error_set(error, denied ? PAWL_EDENIED : PAWL_EUNREACHABLE, s->node, "cannot connect to PostgreSQL: %s%s", text,
               advice);
     return BK_FAULT;
@@ -172,8 +177,10 @@ static enum bk_says wait_connected(struct bk_session *s, struct bk_until until, 
                                   until.cancel_fd);
         if (ready == -1) error_set(error, PAWL_ECANCELLED, s->node, "cancelled while connecting to PostgreSQL");
         else if (ready != 1)
-            error_set(error, PAWL_EUNREACHABLE, s->node, "PostgreSQL does not answer at %s:%s (no connection in time)",
-                      PQhost(s->conn) ? PQhost(s->conn) : "its address", PQport(s->conn) ? PQport(s->conn) : "");
+            error_set(error, PAWL_EUNREACHABLE, s->node,
+                      "PostgreSQL does not answer at %s:%s (no connection in time%s)",
+                      PQhost(s->conn) ? PQhost(s->conn) : "its address", PQport(s->conn) ? PQport(s->conn) : "",
+                      PQstatus(s->conn) == CONNECTION_STARTED ? "" : "; is it PostgreSQL that listens there?");
         if (ready != 1) return BK_FAULT;
         status = PQconnectPoll(s->conn);
     }

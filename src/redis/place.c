@@ -146,6 +146,10 @@ enum bk_says place_parse(const struct url *url, struct place *place, pawl_error 
     } else {
         place->tls = strcmp(url->scheme, "rediss") == 0 || strcmp(url->scheme, "redlocks") == 0;
     }
+    place->tls_options.service = sentinel ? "a sentinel" : "Redis";
+    place->tls_options.plain = sentinel                                  ? "tls=no"
+                               : strncmp(url->scheme, "redlock", 7) == 0 ? "redlock://"
+                                                                         : "redis://";
     if (local && (url->n_hosts || !*url->path))
         return invalid(url, "a socket is a path: redis+unix:///run/redis/redis.sock", error);
     bool ok = copies(url, place, sentinel);

@@ -160,12 +160,28 @@ static int parse(struct wire *w, redisReply **ret, pawl_error *error) {
     void *reply = NULL;
     if (redisReaderGetReply(w->reader, &reply) != REDIS_OK || w->reader->len > REPLY_MAX) {
         errno = 0;
-        complain(w, PAWL_EUNREACHABLE, error, "what answers does not speak the Redis protocol");
+        complain(w, PAWL_EUNREACHABLE, error,
+                 w->strange ? w->strange : "what answers does not speak the Redis protocol");
         return -1;
     }
     if (!reply) return 0;
     *ret = reply;
     return 1;
+}
+
+static const char *not_redis(const char *first, size_t n) {
+    if (n >= 5 && memcmp(first, "HTTP/", 5) == 0)
+        return "what answers speaks HTTP, not the Redis protocol: if it is etcd, write etcd:// or etcds://";
+    return first[0] == 21 ? "what answers speaks TLS, not the Redis protocol: write rediss:// or redlocks://" : NULL;
+}
+
+/* The connection ended, errno tells how (0: it was closed). */
+static void ended(const struct wire *w, pawl_error *error) {
+    char text[120];
+    snprintf(text, sizeof text, "%s%s%s%s", errno ? "the connection broke" : "the server closed the connection",
+             w->heard ? "" : " without a word (is it Redis that listens there",
+             w->heard || w->tls ? "" : ", without TLS", w->heard ? "" : "?)");
+    complain(w, PAWL_EUNREACHABLE, error, text);
 }
 
 /* 1: got some bytes, 0: would wait, -1: gone. */
@@ -178,9 +194,11 @@ static int receive(struct wire *w, int flags, pawl_error *error) {
     if (n < 0 && errno == EAGAIN) return 0;
     if (n <= 0) {
         if (n == 0) errno = 0;
-        complain(w, PAWL_EUNREACHABLE, error, n ? "the connection broke" : "the server closed the connection");
+        ended(w, error);
         return -1;
     }
+    if (!w->heard) w->strange = not_redis(buffer, (size_t)n);
+    w->heard = true;
     if (redisReaderFeed(w->reader, buffer, (size_t)n) == REDIS_OK) return 1;
     errno = 0;
     complain(w, PAWL_EINTERNAL, error, "out of memory");

@@ -17,6 +17,8 @@ struct wire {
     const char *prefix;      /* of pawl's keys, for errors */
     const char *verb, *name; /* what is being attempted, for errors: "taking", "nightly" */
     bool failed;             /* out of memory while requests were added */
+    bool heard;              /* anything at all */
+    const char *strange;     /* what came first is not Redis's, that is; NULL: it may be */
 };
 
 #define WIRE_ARGS 320

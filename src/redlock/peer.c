@@ -101,8 +101,7 @@ static void shake(struct peer *p, struct bk_until until) {
         p->refused = p->why.code != PAWL_EUNREACHABLE;
         peer_close(p, true);
     } else if (clock_now_ns() >= p->shaken_ns) {
-        error_set(&p->why, PAWL_EUNREACHABLE, p->node,
-                  "%s: the TLS handshake did not end in time (does that port speak TLS?)", p->node);
+        tls_late(&p->place->tls_options, p->node, &p->why);
         peer_close(p, true);
     }
 }

@@ -1,6 +1,7 @@
 /* access.c: who may: TLS with client certificates, users and passwords, tokens that run out. */
 #include "common.h"
 #include <poll.h>
+#include <stdatomic.h>
 
 #define APP "app:p%%40%%3A%%2F%%23%%25%%2B%%3D%%20%%C3%%A9" /* p@:/#%+= é */
 
@@ -221,6 +222,89 @@ static void test_logins_are_asked_for_from_now_on(void **state) {
     pawl_close(d);
 }
 
+/* --- words --- */
+
+static char doubts[512];
+static atomic_bool doubted;
+static void hear_doubts(const pawl_event *event, const char *name, void *data) {
+    (void)name, (void)data;
+    if (event->type != PAWL_DOUBT || doubted) return;
+    snprintf(doubts, sizeof doubts, "%s", event->text);
+    doubted = true;
+}
+static bool does_doubt(void *data) {
+    (void)data;
+    return doubted;
+}
+
+static int entry(const pawl_entry *e, void *data) {
+    (void)e, (void)data;
+    return 0;
+}
+
+static void said(int code, const char *attempted, int got, const pawl_error *error) {
+    char words[128];
+    snprintf(words, sizeof words, "127.0.0.1:%d: %s", members[0].port, attempted);
+    if (got != code || !strstr(error->text, words)) fail_msg("not '%s', %d: %s", words, got, error->text);
+}
+
+/* By a service that refuses, and by one that is silent. */
+static void test_errors_say_what_was_attempted(void **state) {
+    (void)state;
+    pawl_options o = PAWL_OPTIONS_INIT;
+    pawl_broken broken = PAWL_BROKEN_INIT;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    pawl_error e = PAWL_ERROR_INIT;
+    pawl_client *c;
+    o.ttl_ms = HELD_MS;
+    start_auth("--auth-token-ttl=60", NULL);
+    fails(PAWL_EDENIED, "logging in as 'app': etcd says: ", "etcd://app:wrong@127.0.0.1:%d/locks/", members[0].port);
+    fails(PAWL_EDENIED, "(it wants a user: etcd://user:password@host)", "etcd://127.0.0.1:%d/locks/", members[0].port);
+    if (pawl_open(url, &o, &c, &e)) fail_msg("%s", e.text);
+    pawl_lock *lock = take(c, "n", 0), *other = take(c, "k", 0);
+    etcdctl("--user root:rootpw role revoke-permission locks --prefix=true /locks/");
+    said(PAWL_EDENIED, "proving 'n': etcd says: ", pawl_verify(lock, 5000, &e), &e);
+    said(PAWL_EDENIED, "releasing 'k': etcd says: ", pawl_release(other, 5000, &e), &e);
+    said(PAWL_EDENIED, "taking 'm': etcd says: ", try_it(c, "m", &e), &e);
+    said(PAWL_EDENIED, "looking at 'n': etcd says: ", pawl_inspect(c, "n", 5000, entry, NULL, &e), &e);
+    said(PAWL_EDENIED, "listing the locks: etcd says: ", pawl_inspect(c, NULL, 5000, entry, NULL, &e), &e);
+    said(PAWL_EDENIED, "breaking 'n': etcd says: ", pawl_break(c, "n", 0, 5000, &broken, &e), &e);
+    said(PAWL_EDENIED, "reading the tokens: etcd says: ", pawl_tokens_show(c, 5000, &tokens, &e), &e);
+    said(PAWL_EDENIED, "advancing the tokens: etcd says: ", pawl_tokens_advance(c, 0, 5000, &tokens, &e), &e);
+    pawl_release(lock, 5000, NULL);
+    pawl_close(c);
+}
+
+/* What silence is called when a renewal and a release met it. */
+static void meet_silence(pawl_error *ret) {
+    pawl_options o = PAWL_OPTIONS_INIT;
+    pawl_error e = PAWL_ERROR_INIT;
+    pawl_client *c;
+    o.ttl_ms = HELD_MS;
+    o.observe = hear_doubts;
+    doubted = false;
+    if (pawl_open(url, &o, &c, &e)) fail_msg("%s", e.text);
+    pawl_lock *lock = take(c, "n", 30000);
+    server_kill(&members[0], SIGSTOP);
+    assert_true(server_until(does_doubt, NULL, 60000));
+    pawl_release(lock, 1500, ret);
+    server_kill(&members[0], SIGCONT);
+    pawl_close(c);
+}
+
+/* Unless time ran out before anything was sent, as it may where this process stood still. */
+static void test_silence_says_what_was_attempted(void **state) {
+    (void)state;
+    pawl_error e = PAWL_ERROR_INIT;
+    bool renewing = false, releasing = false;
+    for (int i = 0; i < 5 && !(renewing && releasing); i++) {
+        meet_silence(&e);
+        renewing |= strstr(doubts, ": renewing the lease: the server did not answer in time (") != NULL;
+        releasing |= strstr(e.text, ": releasing 'n': the server did not answer in time (") != NULL;
+    }
+    if (!renewing || !releasing) fail_msg("%s; %s", doubts, e.text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tls, certificates, end),
@@ -228,6 +312,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_lock_over_tls_is_kept, certificates, end),
         cmocka_unit_test_setup_teardown(test_a_login_that_runs_out_is_renewed, NULL, end),
         cmocka_unit_test_setup_teardown(test_logins_are_asked_for_from_now_on, NULL, end),
+        cmocka_unit_test_setup_teardown(test_errors_say_what_was_attempted, NULL, end),
+        cmocka_unit_test_setup_teardown(test_silence_says_what_was_attempted, one, end),
         cmocka_unit_test_setup_teardown(test_signed_tokens_and_changed_users, certificates, end),
     };
     return RUN("etcd: access", tests);

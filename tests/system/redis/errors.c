@@ -276,8 +276,9 @@ static void test_protected_mode(void **state) {
 
 static void test_strange_servers(void **state) {
     (void)state;
-    hear("HTTP/1.1 400 Bad Request\r\n\r\n", PAWL_EUNREACHABLE, "does not speak the Redis protocol");
-    hear("", PAWL_EUNREACHABLE, "closed the connection");
+    hear("HTTP/1.1 400 Bad Request\r\n\r\n", PAWL_EUNREACHABLE, "speaks HTTP, not the Redis protocol");
+    hear("\x15\x03\x03 alert", PAWL_EUNREACHABLE, "speaks TLS, not the Redis protocol: write rediss://");
+    hear("", PAWL_EUNREACHABLE, "closed the connection without a word (is it Redis that listens there, without TLS?)");
     hear("+OK\r\n+OK\r\n", PAWL_EUNREACHABLE, "not a Redis server?");
     hear("$14\r\nredis_mode:x\r\n\r\n$0\r\n\r\n", PAWL_EUNSUPPORTED, "5 or newer");
     hear("*99999999999\r\n", PAWL_EUNREACHABLE, "does not speak");
