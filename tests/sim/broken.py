@@ -20,7 +20,7 @@ CORES = {
                     "    if (says != BK_YES)\n        for (int i = 0; i < b->n; i++)\n"
                     "            b->says[i] = BK_YES, b->left_ms[i] = b->lives[i]->ttl_ms;"),
     "unknown_take": ("lock.c", "nothing left", "rule 2: a take without an answer is a no",
-                     "if (says == BK_UNKNOWN) {", "if (0) {"),
+                     "if (says == BK_UNKNOWN && code == PAWL_OK) {", "if (0) {"),
     "margin": ("life.c", "held is held", "rule 4: no margin",
                "clock_after_ms(sent_ns, left_ms) - life->margin_ns", "clock_after_ms(sent_ns, left_ms)"),
     "past_deadline": ("life.c", "lost for good", "rule 4: renewals go on past the deadline",

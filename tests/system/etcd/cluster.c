@@ -20,10 +20,10 @@ static bool in_line(void *data) {
     return locks_keys("/locks/n/") == waits;
 }
 
-static void served(pawl_client *c, int ms) {
+static void served(pawl_client *c) {
     pawl_event event = PAWL_EVENT_INIT;
     struct pollfd p = {.fd = pawl_event_fd(c), .events = POLLIN};
-    assert_int_equal(poll(&p, 1, ms), 1);
+    assert_int_equal(poll(&p, 1, 60000), 1);
     assert_int_equal(pawl_next_event(c, &event), 1);
     if (event.type != PAWL_GRANTED) fail_msg("%s", event.text);
 }
@@ -35,7 +35,7 @@ static void without_the_leader(int signal) {
     assert_in_range(i, 0, 2);
     ask_first(i);
     pawl_client *a = client(url, TTL_MS), *b = client(url, TTL_MS);
-    pawl_lock *lock = take(a, "n", 5000), *next;
+    pawl_lock *lock = take(a, "n", 60000), *next;
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_acquire_start(b, "n", NULL, NULL, &next, &error), PAWL_OK);
     waits = 2;
@@ -43,12 +43,12 @@ static void without_the_leader(int signal) {
     int64_t token = pawl_token(lock);
     server_kill(&members[i], signal);
     assert_true(stays_held(lock, TTL_MS + 1000));
-    if (pawl_release(lock, 5000, &error)) fail_msg("%s", error.text);
-    served(b, 5000);
+    if (pawl_release(lock, 60000, &error)) fail_msg("%s", error.text);
+    served(b);
     assert_true(pawl_token(next) > token);
     if (signal == SIGKILL) server_run(&members[i]);
     assert_true(stays_held(next, 1000));
-    if (pawl_release(next, 5000, &error)) fail_msg("%s", error.text);
+    if (pawl_release(next, 60000, &error)) fail_msg("%s", error.text);
     if (signal == SIGSTOP) server_kill(&members[i], SIGCONT);
     pawl_close(a);
     pawl_close(b);
@@ -79,7 +79,7 @@ static void test_a_leader_that_wakes_up_may_end_leases_and_it_is_told(void **sta
     assert_in_range(i, 0, 2);
     ask_first((i + 1) % 3);
     pawl_client *a = client(url, TTL_MS);
-    watched = take(a, "n", 5000);
+    watched = take(a, "n", 60000);
     server_kill(&members[i], SIGSTOP);
     bool held = stays_held(watched, TTL_MS + 1000); /* it has run out as the one that sleeps sees it */
     server_kill(&members[i], SIGCONT);
@@ -98,7 +98,7 @@ static void test_a_member_killed_or_stopped_loses_nothing(void **state) {
     (void)state;
     FULL_ONLY();
     pawl_client *c = client(url, TTL_MS);
-    pawl_lock *lock = take(c, "n", 5000);
+    pawl_lock *lock = take(c, "n", 60000);
     for (int i = 0; i < 3; i++) { /* one of them leads, one of them is ours */
         server_kill(&members[i], i == 1 ? SIGSTOP : SIGKILL);
         assert_true(stays_held(lock, 2500)); /* shorter than what is left of the lease: see the case above */
@@ -112,7 +112,7 @@ static void test_a_member_killed_or_stopped_loses_nothing(void **state) {
 static void test_without_a_quorum_the_loss_is_told_in_time(void **state) {
     (void)state;
     pawl_client *c = client(url, TTL_MS), *d = client(url, TTL_MS);
-    pawl_lock *lock = take(c, "n", 5000), *next;
+    pawl_lock *lock = take(c, "n", 60000), *next;
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_acquire_start(d, "n", NULL, NULL, &next, &error), PAWL_OK);
     waits = 2;
@@ -127,7 +127,7 @@ static void test_without_a_quorum_the_loss_is_told_in_time(void **state) {
     assert_int_equal(try_it(c, "n", &error), PAWL_EUNREACHABLE);
     server_run(&members[0]);
     server_run(&members[1]);
-    served(d, 30000); /* it waits on */
+    served(d); /* it waits on */
     pawl_release(next, 5000, NULL);
     lock = take(c, "n", 30000);
     pawl_release(lock, 5000, NULL);
@@ -139,7 +139,7 @@ static void test_without_a_quorum_the_loss_is_told_in_time(void **state) {
 static void test_the_line_outlasts_a_stop_longer_than_a_ttl(void **state) {
     (void)state;
     pawl_client *a = client(url, 60000), *b = client(url, TTL_MS), *c = client(url, 60000);
-    pawl_lock *lock = take(a, "n", 5000), *second, *third;
+    pawl_lock *lock = take(a, "n", 60000), *second, *third;
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_acquire_start(b, "n", NULL, NULL, &second, &error), PAWL_OK);
     waits = 2;
@@ -151,10 +151,10 @@ static void test_the_line_outlasts_a_stop_longer_than_a_ttl(void **state) {
     assert_true(stays_held(lock, TTL_MS + 2000));
     for (int i = 0; i < 2; i++) server_run(&members[i]);
     assert_true(stays_held(lock, TTL_MS + 2000)); /* a lease that nobody renews would end now */
-    if (pawl_release(lock, 20000, &error)) fail_msg("%s", error.text);
-    served(b, 20000);
+    if (pawl_release(lock, 60000, &error)) fail_msg("%s", error.text);
+    served(b);
     pawl_release(second, 20000, NULL);
-    served(c, 20000);
+    served(c);
     pawl_release(third, 20000, NULL);
     pawl_close(a);
     pawl_close(b);
@@ -251,7 +251,7 @@ static void test_a_leader_cut_off_from_its_peers(void **state) {
     assert_true(server_until(answers, NULL, 20000));
     assert_true(server_until(it_leads, NULL, 20000));
     pawl_client *a = client(url, TTL_MS), *b = client(url, TTL_MS);
-    pawl_lock *lock = take(a, "n", 5000), *next;
+    pawl_lock *lock = take(a, "n", 60000), *next;
     pawl_error error = PAWL_ERROR_INIT;
     assert_int_equal(pawl_acquire_start(b, "n", NULL, NULL, &next, &error), PAWL_OK);
     waits = 2;
@@ -259,12 +259,12 @@ static void test_a_leader_cut_off_from_its_peers(void **state) {
     int64_t token = pawl_token(lock);
     shell("ip link set %sp down", net);
     assert_true(stays_held(lock, TTL_MS + 1000));
-    if (pawl_release(lock, 5000, &error)) fail_msg("%s", error.text);
-    served(b, 15000);
+    if (pawl_release(lock, 60000, &error)) fail_msg("%s", error.text);
+    served(b);
     assert_true(pawl_token(next) > token);
     shell("ip link set %sp up", net);
     assert_true(stays_held(next, 2000));
-    if (pawl_release(next, 5000, &error)) fail_msg("%s", error.text);
+    if (pawl_release(next, 60000, &error)) fail_msg("%s", error.text);
     pawl_close(a);
     pawl_close(b);
 }

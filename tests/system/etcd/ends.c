@@ -1,9 +1,11 @@
 /* ends.c: a release that nobody heard the end of, a wait that is cancelled while it is served, a holder that is killed
  * while it takes: what is there afterwards is what was said, and nothing is left for ever. */
 #include "common.h"
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 static double deletes(void) { return metric("grpc_server_started_total", "grpc_method=\"DeleteRange\""); }
@@ -172,11 +174,39 @@ static void test_a_holder_killed_while_it_takes_leaves_nothing_for_ever(void **s
     assert_int_equal(locks_keys("/locks/"), 0);
 }
 
+/* How many connected since it was asked last. They stay open, and nobody ever answers them. */
+static int connected(int listener) {
+    int n = 0;
+    while (accept4(listener, NULL, NULL, SOCK_CLOEXEC) >= 0) n++;
+    return n;
+}
+
+/* Nothing was taken where no lease was heard of: so a lock is not undone, and only the lease is given back, once. */
+static void test_a_lease_that_was_never_heard_of_leaves_nothing_to_undo(void **state) {
+    (void)state;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    pawl_error error = PAWL_ERROR_INIT;
+    char at[64];
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(listener, 50), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    snprintf(at, sizeof at, "etcd://127.0.0.1:%d", ntohs(address.sin_port));
+    pawl_client *c = client(at, TTL_MS);
+    assert_int_equal(try_it(c, "n", &error), PAWL_EUNREACHABLE);
+    assert_true(connected(listener) > 0);
+    pawl_close(c);
+    assert_true(connected(listener) <= 1);
+    close(listener);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_late_release_does_not_end_the_next_holding, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_wait_cancelled_as_it_is_served_says_what_is, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_wait_cancelled_as_it_begins_leaves_no_lease, one, teardown),
+        cmocka_unit_test(test_a_lease_that_was_never_heard_of_leaves_nothing_to_undo),
         cmocka_unit_test_setup_teardown(test_a_holder_killed_while_it_takes_leaves_nothing_for_ever, one, teardown),
     };
     return RUN("etcd: ends", tests);
