@@ -1,5 +1,6 @@
 """embed.py OUT FILE.lua...: writes the scripts into a C file with their SHA-1, as script.h declares them. A line
-"--@include FILE" is replaced by that file; comments and indentation are left out."""
+"--@include FILE" is replaced by that file; comments and indentation are left out. The place of a script among them is its
+bit in what a connection knows."""
 import hashlib
 import os
 import re
@@ -17,9 +18,9 @@ def lines(path):
 
 with open(sys.argv[1], "w", encoding="ascii") as out:
     out.write('#include "script.h"\n#pragma GCC diagnostic ignored "-Woverlength-strings"\n') # ISO C asks for 4095 only
-    for path in sys.argv[2:]:
+    for bit, path in enumerate(sys.argv[2:]):
         name = os.path.splitext(os.path.basename(path))[0]
         text = "\n".join(lines(path))
         quoted = "\n    ".join('"%s\\n"' % t.replace("\\", "\\\\").replace('"', '\\"') for t in text.split("\n"))
         sha = hashlib.sha1((text + "\n").encode()).hexdigest()
-        out.write('const struct script script_%s = {\n    "%s",\n    %s};\n' % (name, sha, quoted))
+        out.write('const struct script script_%s = {\n    "%s", %du,\n    %s};\n' % (name, sha, 1 << bit, quoted))

@@ -5,6 +5,7 @@
 
 struct script {
     char sha[41];
+    unsigned bit; /* of its own among those of a module */
     const char *text;
 };
 extern const struct script script_evict, script_take, script_release, script_renew, script_tokens, script_guard;

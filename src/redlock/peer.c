@@ -192,11 +192,10 @@ int peer_fd(const struct peer *p, short *ret_events) {
 /* --- asking --- */
 
 static void by_script(struct peer *p, const struct script *script, struct args *a, int keys, char count[8]) {
-    const struct script *const all[] = {&script_lock, &script_seal, &script_release, &script_prove, &script_seed};
-    unsigned bit = 0;
-    while (all[bit] != script) bit++;
-    bool text = !(p->known & (1u << bit)); /* once in each connection: NOSCRIPT would cost a second round trip */
-    p->known |= 1u << bit;
+    /* Once in each connection: NOSCRIPT would cost a second round trip. A release each time: nobody may wait for its
+     * answer, and what it does not give back stays there for a ttl. */
+    bool text = !(p->known & script->bit) || script == &script_release;
+    p->known |= script->bit;
     a->value[0] = text ? "EVAL" : "EVALSHA";
     a->length[0] = strlen(a->value[0]);
     a->value[1] = text ? script->text : script->sha;
@@ -228,6 +227,7 @@ enum bk_says peer_hear(struct peer *p, redisReply **ret) {
         p->owed--;
         if (p->stale > 0) {
             p->stale--;
+            if (reply->type == REDIS_REPLY_ERROR && verdict_is(reply->str, "NOSCRIPT")) p->known = 0;
             continue;
         }
         *ret = reply;

@@ -1,5 +1,6 @@
 /* peer.h: one connection to one instance, that never blocks: dialled, greeted and asked while others are. A reply that
- * nobody waits for any more is still owed to us; it is counted, and dropped when it comes. */
+ * nobody waits for any more is still owed to us; it is counted, and dropped when it comes, unless it says that the
+ * scripts are gone there. */
 #ifndef REDLOCK_PEER_H
 #define REDLOCK_PEER_H
 #include "redis/greet.h"
@@ -31,7 +32,7 @@ struct peer {
     bool empty;                  /* and nothing is left of it */
     int64_t ready_ns;            /* its memory is new: it does not vote before; 0: it does, as far as is known */
     bool refused;                /* not to be asked: a replica, a wrong password, ... */
-    unsigned known;              /* scripts that it has got, one bit each */
+    unsigned known;              /* the bits of the scripts that it has got */
     int owed, stale;             /* replies that will come; those of them that nobody waits for */
     int64_t retry_ns;            /* CLOSED: not dialled again before */
     int64_t backoff_ms;
@@ -53,6 +54,6 @@ bool peer_ask(struct peer *p, const struct script *script, struct args *a, int k
 enum bk_says peer_hear(struct peer *p, redisReply **ret);
 void peer_close(struct peer *p, bool quiet);
 
-/* The scripts of this folder and their bits in `known`. */
+/* The scripts of this folder. */
 extern const struct script script_lock, script_seal, script_prove, script_seed, script_look; /* and script_release */
 #endif

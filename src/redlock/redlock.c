@@ -59,7 +59,7 @@ static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, 
     arg(&q.args, value, length);
     arg_text(&q.args, most);
     arg_text(&q.args, channel);
-    if (undo || (uintptr_t)c->of >> 16) arg_text(&q.args, member); /* it may wait somewhere still */
+    if (undo || claim_came_ms(c)) arg_text(&q.args, member); /* it may wait somewhere still */
     round_start(s, &q, everybody(s), c->ttl_ms, until);
     /* An undo goes to all that can be reached; a release is over when a quorum said so. */
     for (redisReply *reply;

@@ -97,8 +97,14 @@ struct names {
 void names_of(const struct bk *bk, const struct bk_claim *claim, struct names *ret);
 /* The value of attempt k of an owner, 48 characters: random, another one for each attempt. */
 void attempt_text(const struct bk *bk, const unsigned char owner[16], unsigned k, char ret[OWNER_CHARS + 1]);
-/* A claim's tag while it waits, and for good: which attempt it is at, and when it came. */
+/* A claim's tag while it waits, and for good: which attempt it is at (16 bits), and when it came (ms since 1970; 0: it
+ * never queued). It is no pointer, since a claim that was granted has nothing to free. */
+_Static_assert(sizeof(uintptr_t) >= 8, "a claim's tag has 16 bits of an attempt and 41 of a time: it needs 64");
 static inline unsigned claim_attempt(const struct bk_claim *c) { return (unsigned)((uintptr_t)c->of & 0xffff); }
+static inline uint64_t claim_came_ms(const struct bk_claim *c) { return (uintptr_t)c->of >> 16; }
+static inline void claim_tag(struct bk_claim *c, unsigned attempt, uint64_t came_ms) {
+    c->of = (void *)((uintptr_t)came_ms << 16 | (attempt & 0xffff));
+}
 
 struct grant { /* of a bk_grant */
     char value[OWNER_CHARS + 1];

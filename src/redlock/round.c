@@ -48,7 +48,8 @@ void round_start(struct bk_session *s, struct question *q, peers whom, int64_t t
         struct peer *p = &s->peers[i];
         redisReply *none;
         p->stale = p->owed;
-        if (p->owed >= PEER_DRAIN) (void)peer_hear(p, &none); /* all of it is stale */
+        bool behind = p->owed > 0 && atomic_load_explicit(&s->bk->slow[i], memory_order_relaxed);
+        if (p->owed >= PEER_DRAIN || behind) (void)peer_hear(p, &none); /* all of it is stale */
         if (in(whom, i) && p->state == PEER_READY) ask(s, i);
     }
     s->ready = whom & ~s->sent;

@@ -179,7 +179,7 @@ static void undo(struct attempt *a, struct bk_claim *c, struct bk_until until) {
     s->enough = 0;
     int i;
     for (redisReply *reply; round_next(s, &i, &reply) == BK_YES;) freeReplyObject(reply);
-    c->of = (void *)(((uintptr_t)c->of & ~(uintptr_t)0xffff) | ((a->k + 1) & 0xffff));
+    claim_tag(c, a->k + 1, claim_came_ms(c));
 }
 
 /* What a quorum of those that count has left. */
@@ -285,8 +285,7 @@ enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, 
     seed(s, until);
     for (int n = 0; n < EPOCHS; n++) {
         struct attempt a = {.s = s, .claim = c, .queue = queue, .k = claim_attempt(c)};
-        if (queue && !((uintptr_t)c->of >> 16))
-            c->of = (void *)((uintptr_t)c->of | (uintptr_t)(clock_wall_us() / 1000) << 16);
+        if (queue && !claim_came_ms(c)) claim_tag(c, a.k, (uint64_t)clock_wall_us() / 1000);
         names_of(s->bk, c, &a.names);
         attempt_text(s->bk, c->owner, 0, a.base);
         attempt_text(s->bk, c->owner, a.k, a.value);
@@ -294,7 +293,7 @@ enum bk_says redlock_take(struct bk_session *s, struct bk_claim *c, bool queue, 
                  c->about ? c->about : "");
         snprintf(a.member, sizeof a.member, "%s%s", a.base, c->about ? c->about : "");
         snprintf(a.ttl, sizeof a.ttl, "%lld", (long long)c->ttl_ms);
-        snprintf(a.score, sizeof a.score, "%llu", (unsigned long long)((uintptr_t)c->of >> 16));
+        snprintf(a.score, sizeof a.score, "%llu", (unsigned long long)claim_came_ms(c));
         says = attempt(&a, c, until, ret, ret_busy, error);
         for (int i = 0; i < s->bk->n; i++)
             if (a.busy[i]) freeReplyObject(a.busy[i]);

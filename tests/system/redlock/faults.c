@@ -244,6 +244,67 @@ static void test_one_round_trip(void **state) {
     for (int i = 0; i < 2; i++) pawl_close(a[i]);
 }
 
+static int64_t stat_of(int i, const char *section, const char *word) {
+    char *stats = server_redis(three[i].port, "INFO %s", section), *at = stats ? strstr(stats, word) : NULL;
+    int64_t n = at ? atoll(at + strlen(word)) : 0;
+    free(stats);
+    return n;
+}
+
+/* An instance forgot its scripts (SCRIPT FLUSH; by itself from 7.4 on), and nobody waits for what it says: it gives the
+ * lock back all the same, and is told the scripts again. */
+static void test_scripts_forgotten(void **state) {
+    (void)state;
+    pawl_client *a = client_of(url, 600000, NULL, NULL);
+    int64_t there = 1;
+    for (int i = 0; i < 2; i++) { /* it has all of them */
+        pawl_lock *lock = must_take(a, "forgotten");
+        if (pawl_verify(lock, 10000, &error)) fail_msg("%s", error.text);
+        must_release(lock);
+    }
+    pawl_lock *lock = must_take(a, "forgotten");
+    int64_t end = clock_after_ms(clock_now_ns(), 30000);
+    while (!server_redis_int(three[2].port, "EXISTS pawl:forgotten") && clock_now_ns() < end) poll(NULL, 0, 10);
+    proxy_delay(ways[2], PROXY_TO_CLIENT, 1000);
+    free(server_redis(three[2].port, "SCRIPT FLUSH"));
+    int64_t before = stat_of(2, "commandstats", "cmdstat_eval:calls="), after = before;
+    for (end = clock_after_ms(clock_now_ns(), 30000); after == before && clock_now_ns() < end; poll(NULL, 0, 100)) {
+        if (pawl_verify(lock, 10000, &error)) fail_msg("%s", error.text);
+        after = stat_of(2, "commandstats", "cmdstat_eval:calls=");
+    }
+    assert_true(after > before);
+    free(server_redis(three[2].port, "SCRIPT FLUSH"));
+    must_release(lock);
+    for (end = clock_after_ms(clock_now_ns(), 30000); there && clock_now_ns() < end; poll(NULL, 0, 10))
+        there = server_redis_int(three[2].port, "EXISTS pawl:forgotten");
+    assert_int_equal(there, 0);
+    proxy_delay(ways[2], PROXY_TO_CLIENT, 0);
+    pawl_close(a);
+}
+
+static int count(const pawl_entry *entry, void *data) {
+    (void)entry;
+    ++*(int *)data;
+    return 0;
+}
+
+/* Nothing is asked for by the name of a script that the instance has not got, whatever is asked in whatever order. */
+static void test_each_script_is_sent_first(void **state) {
+    (void)state;
+    int entries = 0;
+    pawl_tokens tokens = PAWL_TOKENS_INIT;
+    pawl_client *a = client_new();
+    if (pawl_inspect(a, "first", 10000, count, &entries, &error)) fail_msg("%s", error.text);
+    if (pawl_inspect(a, NULL, 10000, count, &entries, &error)) fail_msg("%s", error.text);
+    pawl_lock *lock = must_take(a, "first");
+    if (pawl_inspect(a, "first", 10000, count, &entries, &error)) fail_msg("%s", error.text);
+    if (pawl_verify(lock, 10000, &error)) fail_msg("%s", error.text);
+    if (pawl_tokens_show(a, 10000, &tokens, &error)) fail_msg("%s", error.text);
+    must_release(lock);
+    for (int i = 0; i < N; i++) assert_int_equal(stat_of(i, "errorstats", "errorstat_NOSCRIPT:count="), 0);
+    pawl_close(a);
+}
+
 /* examples/redlock.c, as a user runs it. */
 static void test_example(void **state) {
     (void)state;
@@ -273,12 +334,6 @@ static void test_quorum_loss_is_told_in_time(void **state) {
     server_kill(&three[0], SIGCONT);
     pawl_release(lock, 0, NULL);
     pawl_close(a);
-}
-
-static int count(const pawl_entry *entry, void *data) {
-    (void)entry;
-    ++*(int *)data;
-    return 0;
 }
 
 /* The rights that docs/redlock.md names are enough: first start, waiting, handing over, looking, seeding. */
@@ -334,6 +389,8 @@ int main(void) {
         TEST(test_hung_minority),
         TEST(test_all_take_part),
         TEST(test_one_round_trip),
+        TEST(test_scripts_forgotten),
+        TEST(test_each_script_is_sent_first),
         TEST(test_example),
         TEST(test_quorum_loss_is_told_in_time),
         TEST(test_rights),
