@@ -27,8 +27,7 @@ void holder_observe(const pawl_event *event, const char *name, void *data) {
 
 int holder_lost_reason(int otherwise) { return lost ? reason : otherwise; }
 
-void holder_doubt(const struct holder *h, char *ret, size_t size) {
-    (void)h;
+void holder_doubt(char *ret, size_t size) {
     pthread_mutex_lock(&mutex);
     snprintf(ret, size, "%s", doubt);
     pthread_mutex_unlock(&mutex);
@@ -46,7 +45,7 @@ void holder_tell_remark(const struct holder *h) {
 void holder_tell_doubt(struct holder *h) {
     char text[sizeof doubt];
     holder_tell_remark(h);
-    holder_doubt(h, text, sizeof text);
+    holder_doubt(text, sizeof text);
     if (*text && !h->told_doubt && !lost) report_progress(h->run, "in doubt: %s", text);
     if (!*text && h->told_doubt) report_progress(h->run, "no longer in doubt");
     h->told_doubt = *text;

@@ -240,14 +240,14 @@ static void check_lease(struct holder *h) {
     holder_tell_doubt(h);
     if (!held) {
         int reason = h->shared->result.stopped_ms ? METRICS_LOST_WATCHER : holder_lost_reason(PAWL_LOST_GONE);
-        holder_doubt(h, text, sizeof text);
+        holder_doubt(text, sizeof text);
         if (h->shared->result.stopped_ms)
             snprintf(text, sizeof text, "the process that renews (pid %d) was stopped", (int)getpid());
         stop_tree(h, reason, *text ? text : "the lock is not ours any more", at_once);
     } else if (h->max_hold_ns <= now) {
         stop_tree(h, PAWL_LOST_MAX_HOLD, "held for as long as --max-hold allows", false);
     } else if (now >= told_at(h->run, safe)) {
-        holder_doubt(h, text, sizeof text);
+        holder_doubt(text, sizeof text);
         stop_tree(h, PAWL_LOST_UNPROVEN, *text ? text : "no renewal was confirmed in time", at_once);
     }
 }

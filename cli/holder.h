@@ -19,8 +19,8 @@ struct holder {
 
 /* hear.c */
 pawl_observer holder_observe;
-/* Why the lock is in doubt or lost, as the library last said; "" nothing. */
-void holder_doubt(const struct holder *h, char *ret, size_t size);
+/* Why the lock is in doubt or lost, or who waits has no answer, as the library last said; "" nothing. */
+void holder_doubt(char *ret, size_t size);
 /* Of the loss that the library told: PAWL_LOST_... */
 int holder_lost_reason(int otherwise);
 /* What the library remarked about the ttl; with -v: that renewals fail, or work again. */

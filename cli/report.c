@@ -32,8 +32,10 @@ void report_remark(const struct run *run, const char *text) {
     if (can_write()) warn(run->options.name, "%s", text);
 }
 
+bool waiting_draws(const struct run *run) { return run->stderr_terminal && !messages.json; }
+
 int waiting_each_ms(const struct run *run) {
-    bool draws = run->stderr_terminal && !messages.json;
+    bool draws = waiting_draws(run);
     if (!run->options.wait_ms || !(draws ? !messages.quiet : messages.verbose)) return 0;
     return draws ? 1000 : 60000;
 }
@@ -42,7 +44,7 @@ void report_waiting(const struct run *run, int64_t waited_ms, const char *text) 
     char line[640], waited[32];
     struct winsize window;
     format_duration(waited_ms / 1000 * 1000, waited, sizeof waited);
-    if (!run->stderr_terminal || messages.json) {
+    if (!waiting_draws(run)) {
         if (text) report_progress(run, "waiting %s%s%s", waited, *text ? ", " : "", text);
         return;
     }

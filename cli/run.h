@@ -137,6 +137,8 @@ void report_remark(const struct run *run, const char *text);
 void report_progress(const struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* How often it is told who holds the lock while we wait: on a terminal, and seldom with -v. 0: never. */
 int waiting_each_ms(const struct run *run);
+/* The waiting line is drawn on a terminal; else it is a line of a log. */
+bool waiting_draws(const struct run *run);
 /* Draws or, with text NULL, erases the waiting line; without a terminal it is a line of the log. */
 void report_waiting(const struct run *run, int64_t waited_ms, const char *text);
 

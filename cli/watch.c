@@ -1,7 +1,8 @@
 /* watch.c: while the holder's main thread waits for the lock, a thread of its own asks once a second who has it, for
- * the waiting line; once a minute where that goes into a log (-v). Nothing is asked in the first two seconds. */
+ * the waiting line; once a minute where that goes into a log (-v). Nothing is asked in the first two seconds. A log is
+ * told too when the service stops answering, and when it answers again. */
 #include "clock.h"
-#include "run.h"
+#include "holder.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { FIRST_MS = 1900, ASK_MS = 500 };
+enum { FIRST_MS = 1900, ASK_MS = 500, HEAR_MS = 500, TROUBLE_EACH_MS = 10000 };
 
 struct watcher {
     pawl_client *client;
@@ -20,6 +21,8 @@ struct watcher {
     int64_t own_pid, place;
     char holder[200];
     int holders;
+    int64_t began_ns, told_ns; /* told_ns: of the last trouble */
+    bool trouble;
 };
 
 static const char *ordinal(int64_t n) {
@@ -100,17 +103,37 @@ void watch_name_successor(pawl_client *client, const struct run *run) {
         pawl_inspect(client, run->options.name, ASK_MS, see_successor, result, NULL);
 }
 
+/* On a terminal the waiting line says it. */
+static void tell_trouble(struct watcher *watcher) {
+    char doubt[512], text[540] = "it answers again";
+    int64_t now = clock_now_ns();
+    if (waiting_draws(watcher->run)) return;
+    holder_doubt(doubt, sizeof doubt);
+    if (watcher->trouble == (*doubt != 0)) return;
+    if (*doubt && watcher->told_ns && now < clock_after_ms(watcher->told_ns, TROUBLE_EACH_MS)) return;
+    if (*doubt) snprintf(text, sizeof text, "no answer: %s", doubt), watcher->told_ns = now;
+    watcher->trouble = *doubt;
+    report_waiting(watcher->run, (now - watcher->began_ns) / NS_PER_MS, text);
+}
+
 static void *watch_main(void *data) {
     struct watcher *watcher = data;
     struct pollfd stop = {.fd = watcher->stop_fd, .events = POLLIN};
-    for (int wait = FIRST_MS; poll(&stop, 1, wait) == 0; wait = waiting_each_ms(watcher->run)) look(watcher);
+    int64_t look_ns = clock_after_ms(watcher->began_ns, FIRST_MS);
+    for (int wait = FIRST_MS; poll(&stop, 1, wait) == 0; wait = HEAR_MS) {
+        if (clock_now_ns() >= look_ns) {
+            look(watcher);
+            look_ns = clock_after_ms(clock_now_ns(), waiting_each_ms(watcher->run));
+        }
+        tell_trouble(watcher);
+    }
     return NULL;
 }
 
 struct watcher *watch_start(pawl_client *client, struct run *run) {
     struct watcher *watcher = calloc(1, sizeof *watcher);
     if (!watcher) return NULL;
-    *watcher = (struct watcher){.client = client, .run = run, .own_pid = run->front};
+    *watcher = (struct watcher){.client = client, .run = run, .own_pid = run->front, .began_ns = clock_now_ns()};
     watcher->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (watcher->stop_fd >= 0 && pthread_create(&watcher->thread, NULL, watch_main, watcher) == 0) return watcher;
     if (watcher->stop_fd >= 0) close(watcher->stop_fd);

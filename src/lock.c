@@ -238,6 +238,7 @@ static int busy(pawl_lock *l, const struct bk_busy *b, pawl_error *error) {
     pawl_client *c = l->client;
     int64_t now = client_now(c);
     bool first = !l->contact;
+    if (l->fruitless) observe(l, PAWL_DOUBT_OVER, PAWL_OK, NULL);
     l->contact = true;
     l->unanswered = false;
     l->fruitless = 0;

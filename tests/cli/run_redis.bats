@@ -220,3 +220,23 @@ falls_silent() {
     ends 0
     grep -q 'renewals came late: .* ms of a ttl of 10000 ms were left' stderr
 }
+
+@test "a wait without an answer says so once, and that it answers again; not with -q, nor without -v into a file" {
+    start n sh -c 'touch up; exec sleep 600'
+    holder=$pid waiters=()
+    for option in -v -q ''; do
+        "$PAWL" run $option n true 2>"waiting$option" 3>&- &
+        waiters+=($!)
+    done
+    until_ok 20 sh -c '[ "$("$0" who --json n | jq ".waiting | length")" = 3 ]' "$PAWL"
+    server=$(server_pid)
+    kill -STOP "$server"
+    until_ok 60 grep -qE "waiting [0-9]+ s, no answer: .*127.0.0.1:$PAWL_TEST_REDIS_PORT" waiting-v
+    kill -CONT "$server"
+    until_ok 60 grep -q 's, it answers again' waiting-v
+    [ "$(grep -c 'no answer' waiting-v)" = 1 ]
+    kill "$holder" "${waiters[@]}"
+    wait "$holder" "${waiters[@]}" || true
+    pid=
+    ! grep -s answer waiting-q waiting || return 1
+}
