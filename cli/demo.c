@@ -21,7 +21,13 @@
 #include <unistd.h>
 
 #define ACCOUNT "account:us-east:9021"
-enum { LEASE_1_MS = 300, STALL_MS = 500, START_2_MS = 350, LEASE_2_MS = 1000, WAIT_2_MS = 60000 };
+enum { WAIT_2_MS = 60000 };
+
+struct times {
+    int lease_1_ms, stall_ms, start_2_ms, lease_2_ms;
+};
+/* etcd has no shorter leases than seconds, and ends them up to a second late. */
+static const struct times quick = {300, 500, 350, 1000}, slow = {2000, 3500, 2100, 4000};
 
 struct order {
     enum { TAKE, WRITE } what;
@@ -37,6 +43,7 @@ struct result {
 
 struct stage {
     const char *url; /* of the lock */
+    struct times times;
     bool processes, guarded;
     char folder[64], guard[128], plain[128];
     int64_t began_ns;
@@ -209,11 +216,33 @@ static int no_zombie(const struct stage *stage) {
     return code;
 }
 
+/* Before the first line: is it there, what times can it have, is there a zombie to show? 0, or an exit code. */
+static int look_at_service(struct stage *stage) {
+    struct worker looker = {.stage = stage, .name = "demo"};
+    struct order order = {.what = TAKE, .wait_ms = WAIT_2_MS};
+    struct result result = {0};
+    pawl_error error = PAWL_ERROR_INIT;
+    order.ttl_ms = stage->times.lease_1_ms;
+    int code = take(&looker, &order, &result, &error);
+    if (code == PAWL_EINVALID) {
+        pawl_close(looker.client);
+        looker.client = NULL;
+        stage->times = slow;
+        order.ttl_ms = slow.lease_1_ms;
+        code = take(&looker, &order, &result, &error);
+    }
+    if (!code) pawl_release(looker.lock, WAIT_2_MS, NULL); /* a short ttl may be over on a slow machine */
+    pawl_close(looker.client);
+    if (code) return complain(exit_code(code), "demo", "%s", error.text);
+    return result.left_ms == PAWL_FOREVER ? no_zombie(stage) : 0;
+}
+
 static int second_worker(const struct stage *stage, struct worker *two, struct outcome *ret) {
-    struct result result = ask(two, (struct order){TAKE, LEASE_2_MS, WAIT_2_MS, 0, 0});
+    const struct times *t = &stage->times;
+    struct result result = ask(two, (struct order){TAKE, t->lease_2_ms, WAIT_2_MS, 0, 0});
     if (result.code) return told(&result, two->name);
     ret->tokens[1] = result.token;
-    tell(stage, two->name, "has the lock for %d ms, token %" PRId64, LEASE_2_MS, result.token);
+    tell(stage, two->name, "has the lock for %d ms, token %" PRId64, t->lease_2_ms, result.token);
     result = ask(two, (struct order){.what = WRITE, .balance = 2500});
     if (result.code) return told(&result, two->name);
     tell(stage, two->name, "writes balance 2500: accepted");
@@ -223,22 +252,22 @@ static int second_worker(const struct stage *stage, struct worker *two, struct o
 static const char *ink(bool good) { return !use_colour(1) ? "" : good ? "\033[32m" : "\033[31m"; }
 
 static int play(struct stage *stage, struct worker *one, struct worker *two, struct outcome *ret) {
+    const struct times *t = &stage->times;
     stage->began_ns = clock_now_ns();
     struct result result =
-        ask(one, (struct order){TAKE, LEASE_1_MS, WAIT_2_MS, stage->processes ? 0 : LEASE_1_MS / 4, 0});
+        ask(one, (struct order){TAKE, t->lease_1_ms, WAIT_2_MS, stage->processes ? 0 : t->lease_1_ms / 4, 0});
     if (result.code) return told(&result, one->name);
-    if (stage->processes && result.left_ms == PAWL_FOREVER) return no_zombie(stage);
     ret->tokens[0] = result.token;
     stage->began_ns = clock_now_ns();
-    tell(stage, one->name, "has the lock for %d ms, token %" PRId64, LEASE_1_MS, result.token);
+    tell(stage, one->name, "has the lock for %d ms, token %" PRId64, t->lease_1_ms, result.token);
     if (stage->processes) kill(one->pid, SIGSTOP);
     tell(stage, one->name,
          stage->processes ? "is stopped (SIGSTOP), before it has written" : "stalls for %d ms, before it has written",
-         STALL_MS);
-    wait_until(stage, START_2_MS);
+         t->stall_ms);
+    wait_until(stage, t->start_2_ms);
     int code = second_worker(stage, two, ret);
     if (code) return code;
-    wait_until(stage, STALL_MS);
+    wait_until(stage, t->stall_ms);
     if (stage->processes) kill(one->pid, SIGCONT);
     result = ask(one, (struct order){.what = WRITE, .balance = 1500});
     if (result.code && result.code != PAWL_GSTALE) return told(&result, one->name);
@@ -267,8 +296,10 @@ static int act(struct stage *stage, bool guarded, struct outcome *ret) {
 
 static int zombie(struct stage *stage) {
     struct outcome with = {0}, without = {0};
+    int code = stage->processes ? look_at_service(stage) : 0;
+    if (code) return code;
     printf("A worker that lost its lock without knowing it writes to %s.\n", ACCOUNT);
-    int code = act(stage, true, &with);
+    code = act(stage, true, &with);
     if (!code) code = act(stage, false, &without);
     if (code) return code;
     printf("\nwithout a guard: balance %d (%s)    with a guard: balance %d, worker 1 %s (token %" PRId64 " < %" PRId64
@@ -374,7 +405,7 @@ int cmd_demo(int argc, char **argv) {
                         "demo: there is no demo '%s', only zombie, partition, stale-release, redis-failover and "
                         "pooler-leak (pawl-lab list has more)",
                         argv[1]);
-    struct stage stage = {.url = "mem:demo"};
+    struct stage stage = {.url = "mem:demo", .times = quick};
     const char *base = getenv("TMPDIR");
     if (!base || !*base || strlen(base) > sizeof stage.folder - sizeof "/pawl-demo-XXXXXX") base = "/tmp";
     snprintf(stage.folder, sizeof stage.folder, "%.46s/pawl-demo-XXXXXX", base);

@@ -1,5 +1,5 @@
 # pawl demo zombie: the story word by word, with times and tokens masked, and those checked apart.
-# PAWL_TEST_REDIS, if set, is a Redis of the test's own.
+# PAWL_TEST_..., if set, are servers of the test's own.
 load helper
 setup() { pawl_setup; }
 
@@ -35,11 +35,23 @@ masked() {
     masked "$output" | diff <(sed 's/stalls for 500 ms,/is stopped (SIGSTOP),/' "$BATS_TEST_DIRNAME/demo.golden") -
 }
 
-@test "a lock that a stopped holder keeps cannot show it, and says so" {
+@test "the story on etcd, whose leases are seconds" {
+    [ -n "${PAWL_TEST_ETCD:-}" ] || skip "no etcd"
+    run --separate-stderr -0 pawl demo -u "$PAWL_TEST_ETCD"
+    [ -z "$stderr" ]
+    masked "$output" | diff <(sed -e 's/stalls for 500 ms,/is stopped (SIGSTOP),/' -e 's/for 300 ms/for 2000 ms/' \
+        -e 's/for 1000 ms/for 4000 ms/' "$BATS_TEST_DIRNAME/demo.golden") -
+}
+
+@test "a lock that a stopped holder keeps cannot show it, and says so before the story begins" {
     mkdir -p "${PAWL_URL#file:}"
-    run --separate-stderr -119 pawl demo -u "$PAWL_URL"
-    in_stderr "cannot show it"
-    in_stderr "no -u"
+    [ -z "${PAWL_TEST_POSTGRESQL:-}" ] || pawl init -q "$PAWL_TEST_POSTGRESQL"
+    for url in "$PAWL_URL" ${PAWL_TEST_POSTGRESQL:+"$PAWL_TEST_POSTGRESQL"}; do
+        run --separate-stderr -119 pawl demo -u "$url"
+        [ -z "$output" ]
+        in_stderr "cannot show it"
+        in_stderr "no -u"
+    done
 }
 
 @test "PAWL_URL does not change what the demo shows; what is not there is said" {
