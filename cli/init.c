@@ -2,6 +2,7 @@
 #include "options.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char usage[] =
     "pawl init [URL] [--print] [--floor N]\n"
@@ -54,6 +55,9 @@ int cmd_init(int argc, char **argv) {
     else result = floor ? pawl_init_above(client, floor, wait_ms, &error) : pawl_init(client, wait_ms, &error);
     if (result == PAWL_EUNSUPPORTED && floor) {
         result = error.code = PAWL_EINVALID;
+    } else if (result == PAWL_EUNSUPPORTED && strncmp(common.url, "file:", 5) == 0 &&
+               pawl_connect(client, wait_ms, &error)) { /* its directory is to be there, and fit for locks */
+        result = error.code;
     } else if (result == PAWL_EUNSUPPORTED) {
         result = PAWL_OK;
         fprintf(stderr, "pawl: %s needs no preparing\n", url);

@@ -57,6 +57,8 @@ grant() { pawl hold n </dev/null | jq -r 'select(.event == "held").token'; }
     run --separate-stderr -0 pawl init file:
     [ -z "$output" ]
     in_stderr "needs no preparing"
+    run --separate-stderr -120 pawl init "file:$BATS_TEST_TMPDIR/nowhere" # as any use of it would say
+    in_stderr "does not exist"
 }
 
 @test "init: what there is no text of is not done instead of printed, and a floor is for redlock" {
