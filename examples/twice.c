@@ -2,9 +2,9 @@
  *
  *   twice URL [NAME [HOLD-MS]]
  *
- *   twice etcd://127.0.0.1:2379                                   etcd's lock: a lease of 5 s
- *   twice redlock://127.0.0.1:6379,127.0.0.1:6380,127.0.0.1:6381  Redlock over three instances
- *   twice postgresql://postgres@127.0.0.1/postgres 12345          an advisory lock and two sessions */
+ *   twice etcd://127.0.0.1:2379                                    etcd's lock: a lease of 5 s
+ *   twice redlock://127.0.0.1:6379,127.0.0.1:6380,127.0.0.1:6381   Redlock over three instances
+ *   twice postgresql://postgres@127.0.0.1/postgres?key=int8 12345  the advisory lock 12345, two sessions */
 #include <pawl.h>
 #include <poll.h>
 #include <stdio.h>

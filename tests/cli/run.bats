@@ -58,7 +58,8 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     [ "$output" = a ]
     run -0 pawl run -- -name echo '$HOME'
     [ "$output" = '$HOME' ]
-    run -0 pawl run n -- -- true || true
+    run --separate-stderr -127 pawl run n -- -- true
+    in_stderr "cannot run --:"
 }
 
 @test "-c takes one string, for /bin/sh" {

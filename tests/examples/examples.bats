@@ -31,12 +31,23 @@ setup() {
 @test "c: a lock twice: PostgreSQL, id 12345" {
     [ -n "${PAWL_TEST_POSTGRESQL-}" ] || skip "no PostgreSQL"
     "$PAWL" init -q "$PAWL_TEST_POSTGRESQL"
-    "$EXAMPLES_BUILT/example_twice" "$PAWL_TEST_POSTGRESQL" 12345 10
+    "$EXAMPLES_BUILT/example_twice" "$PAWL_TEST_POSTGRESQL?key=int8" 12345 10
+    "$EXAMPLES_BUILT/example_twice" "$PAWL_TEST_POSTGRESQL?key=int8" 12345 600000 3>&- & # and others see it by that number
+    twice=$! held=
+    for _ in {1..1500}; do
+        held=$(psql -qAtX "$PAWL_TEST_POSTGRESQL" -c "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
+            AND classid = 0 AND objid = 12345 AND objsubid = 1")
+        [ "$held" = 0 ] && kill -0 "$twice" || break
+        read -rt 0.02 <> <(:) || true
+    done
+    kill "$twice"
+    [ "$held" = 1 ]
 }
 
 @test "c: a lock twice: etcd, a lease of 5 s" {
     [ -n "${PAWL_TEST_ETCD-}" ] || skip "no etcd"
-    "$EXAMPLES_BUILT/example_twice" "$PAWL_TEST_ETCD" n 10
+    [ -n "${PAWL_TEST_FULL-}" ] && hold_ms=6000 || hold_ms=10 # longer than the lease
+    "$EXAMPLES_BUILT/example_twice" "$PAWL_TEST_ETCD" n "$hold_ms"
 }
 
 @test "c: a lock twice: Redlock, three ports, held for 2 s" {
