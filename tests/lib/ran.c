@@ -42,3 +42,5 @@ int64_t ran_ns(void) {
     pthread_mutex_unlock(&mutex);
     return ran;
 }
+
+int64_t ran_since(int64_t start_ns) { return (ran_ns() - start_ns) / NS_PER_MS; }

@@ -7,4 +7,5 @@
 #include <stdint.h>
 
 int64_t ran_ns(void);
+int64_t ran_since(int64_t start_ns); /* of ran_ns; in milliseconds */
 #endif

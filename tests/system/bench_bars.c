@@ -3,9 +3,9 @@
  * so that files are made, pages are there and the clock rate of the cores is up. A bar that is missed is measured
  * again, with more tries, since others may have been busy. Where other programs take the cores, a time says nothing
  * about pawl: a bar in microseconds is then reported and skipped, a ratio still holds. */
+#include "bars.h"
 #include "clock.h"
 #include <fcntl.h>
-#include <jansson.h>
 #include <setjmp.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -17,35 +17,16 @@
 
 #include <cmocka.h>
 
-#define QUIET_PERCENT 80.0 /* of the cores ours */
 #define RUNS 100
 
 extern char **environ;
 
-static json_t *bench(int tries, const char *options) {
-    char command[1024];
-    snprintf(command, sizeof command, "%s bench --json --raw --tries %d %s 2>/dev/null", getenv("PAWL_LAB"), tries,
-             options);
-    FILE *out = popen(command, "re");
-    assert_non_null(out);
-    json_error_t error;
-    json_t *row = json_loadf(out, JSON_DISABLE_EOF_CHECK, &error);
-    int status = pclose(out);
-    if (!row || status) fail_msg("%s: status %d: %s", command, status, error.text);
-    char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(4));
-    print_message("# %s\n", text);
-    free(text);
-    return row;
-}
-
-static double number(const json_t *row, const char *key) { return json_number_value(json_object_get(row, key)); }
-
 static void cycle_is_a_quarter_of_flock(void **state) {
     (void)state;
     double ratio = 0;
-    json_decref(bench(1, "--scenario cycle -u file: --seconds 0.2"));
+    json_decref(bench("--raw --tries 1 --scenario cycle -u file: --seconds 0.2"));
     for (int tries = 3; ratio < 0.25 && tries <= 9; tries += 3) {
-        json_t *row = bench(tries, "--scenario cycle -u file: --seconds 1");
+        json_t *row = bench("--raw --tries %d --scenario cycle -u file: --seconds 1", tries);
         ratio = number(row, "ratio");
         json_decref(row);
     }
@@ -55,16 +36,16 @@ static void cycle_is_a_quarter_of_flock(void **state) {
 static void handoff_takes_less_than_100_us(void **state) {
     (void)state;
     double gap = 100, ours = 0;
-    json_decref(bench(1, "--scenario handoff -u file: --seconds 0.2"));
+    json_decref(bench("--raw --tries 1 --scenario handoff -u file: --seconds 0.2"));
     for (int tries = 3; gap >= 100 && tries <= 9; tries += 3) {
-        json_t *row = bench(tries, "--scenario handoff -u file: --seconds 1");
+        json_t *row = bench("--raw --tries %d --scenario handoff -u file: --seconds 1", tries);
         gap = number(row, "p50_us");
         ours = number(row, "ours_percent");
         assert_true(number(row, "faults") == 0);
         json_decref(row);
     }
     if (gap < 100) return;
-    if (ours < QUIET_PERCENT) {
+    if (ours < BARS_QUIET) {
         print_message("# %.0f us with %.0f %% of the cores ours: no verdict\n", gap, ours);
         skip();
     }
@@ -73,7 +54,7 @@ static void handoff_takes_less_than_100_us(void **state) {
 
 static void lock_costs_less_than_a_kilobyte(void **state) {
     (void)state;
-    json_t *row = bench(3, "--scenario many -u file:");
+    json_t *row = bench("--raw --tries 3 --scenario many -u file:");
     double bytes = number(row, "bytes_per_lock");
     json_decref(row);
     if (!(bytes > 0 && bytes < 1024)) fail_msg("file: %.0f bytes for each held lock, promised 1024", bytes);
@@ -128,10 +109,10 @@ static void run_costs_flock_and_little_more(void **state) {
     qsort(more, 3, sizeof *more, compare);
     qsort(least, 3, sizeof *least, compare);
     if (more[1] <= 3 * NS_PER_MS / 2) return;
-    json_t *row = bench(3, "--scenario cycle -u file: --seconds 0.1");
+    json_t *row = bench("--raw --tries 3 --scenario cycle -u file: --seconds 0.1");
     double ours = number(row, "ours_percent");
     json_decref(row);
-    if (ours >= QUIET_PERCENT) fail_msg("pawl run costs %.2f ms more than flock, promised 1.5", (double)more[1] / 1e6);
+    if (ours >= BARS_QUIET) fail_msg("pawl run costs %.2f ms more than flock, promised 1.5", (double)more[1] / 1e6);
     print_message("# %.0f %% of the cores ours: judged by the least times\n", ours);
     if (least[1] > 3 * NS_PER_MS / 2)
         fail_msg("pawl run costs %.2f ms more than flock at the least, promised 1.5", (double)least[1] / 1e6);

@@ -2,8 +2,8 @@
  * is the median of the tries of one run, floor and pawl in turns. What a process must wait for a core says nothing
  * about pawl: where less than 80 % of the cores are ours there is no verdict. `chrt -f 1` before the test makes them
  * ours. */
+#include "bars.h"
 #include "sql.h"
-#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,29 +13,12 @@
 
 #include <cmocka.h>
 
-#define QUIET_PERCENT 80.0
-
-static json_t *bench(const char *scenario, const char *parameters, const char *options) {
-    char command[600];
-    snprintf(command, sizeof command, "%s bench --json --scenario %s -u '%s%s' %s 2>/dev/null", getenv("PAWL_LAB"),
-             scenario, primary.url, parameters, options);
-    FILE *out = popen(command, "re");
-    assert_non_null(out);
-    json_error_t error;
-    json_t *row = json_loadf(out, JSON_DISABLE_EOF_CHECK, &error);
-    int status = pclose(out);
-    if (!row || status) fail_msg("%s: status %d: %s", command, status, error.text);
-    return row;
-}
-
-static double number(const json_t *row, const char *key) { return json_number_value(json_object_get(row, key)); }
-
 /* false: the machine was not ours, and there is no verdict. */
 static bool at_least(const char *what, const json_t *row, double bar) {
     double ratio = number(row, "ratio"), ours = number(row, "ours_percent");
     print_message("# %s: %.2f of libpq, promised %.2f (%.0f %% of the cores ours)\n", what, ratio, bar, ours);
     if (ratio >= bar) return true;
-    if (ours >= QUIET_PERCENT) fail_msg("%s: %.2f of libpq, promised %.2f", what, ratio, bar);
+    if (ours >= BARS_QUIET) fail_msg("%s: %.2f of libpq, promised %.2f", what, ratio, bar);
     return false;
 }
 
@@ -47,7 +30,7 @@ static void test_cycle(void **state) {
     } rows[] = {{"acquire + release", "", .75}, {"the same, flush=off", "?flush=off", .85}};
     bool said = true;
     for (int i = 0; i < 2; i++) {
-        json_t *row = bench("cycle", rows[i].parameters, "--raw --tries 5 --seconds 1");
+        json_t *row = bench("--scenario cycle -u '%s%s' --raw --tries 5 --seconds 1", primary.url, rows[i].parameters);
         said = at_least(rows[i].what, row, rows[i].bar) && said;
         json_decref(row);
     }
@@ -56,14 +39,14 @@ static void test_cycle(void **state) {
 
 static void test_relay(void **state) {
     (void)state;
-    json_t *row = bench("relay", "", "--raw --clients 32 --tries 3 --seconds 3");
+    json_t *row = bench("--scenario relay -u %s --raw --clients 32 --tries 3 --seconds 3", primary.url);
     double most = number(row, "grants_max"), least = number(row, "grants_min"), ours = number(row, "ours_percent");
     assert_true(number(row, "faults") == 0);
     bool said = at_least("relay of 32, turns", row, .85);
     json_decref(row);
     print_message("# grants max/min %.0f/%.0f, promised below 1.5\n", most, least);
     if (said && most < 1.5 * least) return;
-    if (ours >= QUIET_PERCENT) fail_msg("grants max/min %.0f/%.0f, promised below 1.5", most, least);
+    if (ours >= BARS_QUIET) fail_msg("grants max/min %.0f/%.0f, promised below 1.5", most, least);
     skip();
 }
 
@@ -71,7 +54,7 @@ static void test_relay(void **state) {
  * starved by it. */
 static void test_holds_longer_than_a_slice(void **state) {
     (void)state;
-    json_t *row = bench("relay", "", "--clients 4 --hold 3s --tries 1 --seconds 26");
+    json_t *row = bench("--scenario relay -u %s --clients 4 --hold 3s --tries 1 --seconds 26", primary.url);
     print_message("# 4 clients, holds of 3 s: turns max/min %.0f/%.0f, %.1f requests a turn, gap p50 %.0f us\n",
                   number(row, "grants_max"), number(row, "grants_min"), number(row, "requests_per_turn"),
                   number(row, "p50_us"));

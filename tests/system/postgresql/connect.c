@@ -15,16 +15,6 @@
 static struct server server, standby, pooler;
 static char base[64]; /* postgresql://127.0.0.1:PORT, without a user */
 
-static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void shell(const char *format, ...) {
-    char line[2048];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    if (system(line)) fail_msg("%s", line);
-}
-
 static void sql(const char *text) {
     char *answer = server_sql(server.port, "%s", text);
     if (!answer || *answer == '-') fail_msg("%s: %s", text, answer ? answer : "no answer");

@@ -49,16 +49,6 @@ static int64_t number(const struct server *s, const char *sql) {
     return n;
 }
 
-static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void shell(const char *format, ...) {
-    char command[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(command, sizeof command, format, arguments);
-    va_end(arguments);
-    if (system(command)) fail_msg("%s", command);
-}
-
 /* A transaction that is open has written the record that covers the next 32 numbers; nobody has flushed it. Returns a
  * number of these that a lock was granted with, and the process of that transaction. */
 static int64_t planted(const char *parameters, pid_t *ret_open) {

@@ -1,5 +1,4 @@
 #include "holding.h"
-#include "ran.h"
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +57,6 @@ bool lost_within(pawl_lock *lock, int64_t ms) {
 }
 
 int64_t ms_since(int64_t start_ns) { return (clock_now_ns() - start_ns) / NS_PER_MS; }
-int64_t ran_since(int64_t start_ns) { return (ran_ns() - start_ns) / NS_PER_MS; }
 
 int64_t advisory(int port, bool granted) {
     char *text = server_sql(port, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND %sgranted",

@@ -28,7 +28,6 @@ void is_busy(pawl_client *client, const char *name);
 /* Is told of its loss within so long. */
 bool lost_within(pawl_lock *lock, int64_t ms);
 int64_t ms_since(int64_t start_ns);
-int64_t ran_since(int64_t start_ns); /* of ran_ns */
 /* Advisory locks that the server has: granted, or waited for. */
 int64_t advisory(int port, bool granted);
 /* Statements that the server's log says failed. */

@@ -84,3 +84,12 @@ void sql_install(const char *url) {
     if (pawl_open(url, NULL, &client, &error) || pawl_init(client, 20000, &error)) fail_msg("%s", error.text);
     pawl_close(client);
 }
+
+void shell(const char *format, ...) {
+    char line[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (system(line)) fail_msg("%s", line);
+}

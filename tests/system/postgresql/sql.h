@@ -21,6 +21,8 @@ void sql_does(PGconn *conn, const char *format, ...) __attribute__((format(print
 int64_t sql_number(PGconn *conn, const char *format, ...) __attribute__((format(printf, 2, 3))); /* 0 for NULL */
 /* The server refuses, with that SQLSTATE, and says so. */
 void sql_refuses(PGconn *conn, const char *sql, const char *state, const char *saying);
+/* A command that has to succeed. */
+void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* `pawl init` of a database, as the user of the URL. */
 void sql_install(const char *url);
 #endif

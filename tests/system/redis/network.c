@@ -72,8 +72,6 @@ static int take(pawl_client *client, const char *name, int64_t wait_ms, pawl_loc
     return pawl_acquire(client, name, &options, ret, &error);
 }
 
-static int64_t ran_since(int64_t start_ns) { return (ran_ns() - start_ns) / NS_PER_MS; }
-
 static void until(int64_t at_ns) {
     for (int64_t now; (now = clock_now_ns()) < at_ns;) poll(NULL, 0, clock_poll_ms(now, at_ns));
 }

@@ -57,7 +57,6 @@ static pawl_lock *hold(void) {
 }
 
 static int64_t ms_since(int64_t start_ns) { return (clock_now_ns() - start_ns) / NS_PER_MS; }
-static int64_t ran_since(int64_t start_ns) { return (ran_ns() - start_ns) / NS_PER_MS; }
 
 static bool queue_is(void *n) { return server_redis_int(server.port, "ZCARD pawl:%%q:n") == *(int *)n; }
 
