@@ -22,7 +22,7 @@ json_t *bench(const char *options, ...) {
     int status = pclose(out);
     if (!row || status) fail_msg("%s: status %d: %s", command, status, error.text);
     char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(4));
-    print_message("# %s\n", text);
+    printf("# %s\n", text); /* print_message has room for 1 KB */
     free(text);
     return row;
 }
