@@ -39,7 +39,8 @@ struct tally { /* of one lock */
     int yes, no;
 };
 
-/* RELEASE of one lock at all instances; not waited for longer than it takes to be sure. */
+/* RELEASE of one lock at all instances; not waited for longer than it takes to be sure. Where a connection broke before
+ * the answer came, it is asked once more, and "not ours" says nothing then: it may be so since the first time. */
 static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, const char *value, size_t length,
                                 const char *most, bool undo, struct bk_until until, pawl_error *error) {
     struct bk *bk = s->bk;
@@ -65,8 +66,12 @@ static enum bk_says release_one(struct bk_session *s, const struct bk_claim *c, 
     for (redisReply *reply;
          (undo || (t.yes < bk->quorum && t.no <= bk->n - bk->quorum)) && round_next(s, &i, &reply) == BK_YES;
          freeReplyObject(reply)) {
-        if (reply->type == REDIS_REPLY_INTEGER) reply->integer ? t.yes++ : t.no++;
-        else round_verdict(s, i, reply);
+        if (reply->type != REDIS_REPLY_INTEGER) round_verdict(s, i, reply);
+        else if (reply->integer) t.yes++;
+        else if (undo || !(s->again >> i & 1)) t.no++;
+        else
+            error_set(&s->peers[i].why, PAWL_EUNREACHABLE, s->peers[i].node, "%s: its answer was lost",
+                      s->peers[i].node);
     }
     if (t.yes >= bk->quorum || (undo && t.yes && t.yes + t.no >= bk->quorum)) return BK_YES;
     if (t.no > bk->n - bk->quorum) return BK_NO;

@@ -48,6 +48,7 @@ struct bk_session {
     peers voteless;   /* heard, but they do not vote */
     peers ready;      /* something may have come from there */
     peers reached;    /* it was sent there, if only on a connection that broke */
+    peers again;      /* it was sent there on one that broke: what is answered now may be what that did */
     int enough;       /* so many answers will do, if the others are slow: a quorum, unless set after round_start */
     char remark[320]; /* for the user, with the next grant */
     int64_t seed_ns;  /* seed does not try again before */

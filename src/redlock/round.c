@@ -38,7 +38,7 @@ static void ask(struct bk_session *s, int i) {
 void round_start(struct bk_session *s, struct question *q, peers whom, int64_t ttl_ms, struct bk_until until) {
     s->question = q;
     s->asked = whom;
-    s->sent = s->heard = s->failed = s->redialled = s->reached = s->voteless = 0;
+    s->sent = s->heard = s->failed = s->redialled = s->reached = s->again = s->voteless = 0;
     s->enough = s->bk->quorum;
     s->until = until;
     s->ttl_ms = ttl_ms;
@@ -60,6 +60,7 @@ static bool go_on(struct bk_session *s, int i, redisReply **ret) {
     struct peer *p = &s->peers[i];
     for (;;) {
         if (p->state == PEER_CLOSED) {
+            s->again |= s->sent & one(i);
             s->sent &= ~one(i);
             if (in(s->redialled, i) || clock_now_ns() < p->retry_ns) {
                 s->failed |= one(i);

@@ -154,7 +154,8 @@ static void seal_all(struct attempt *a, struct bk_until until) {
 
 /* --- the end --- */
 
-/* Nothing counts any more; whoever may have granted it is told, and the next attempt has another value. */
+/* Nothing counts any more; whoever may have granted it is told, and the next attempt has another value: a late RELEASE
+ * must not meet it, nor may what a late LOCK of this one takes be counted in another epoch. */
 static void undo(struct attempt *a, struct bk_claim *c, struct bk_until until) {
     struct bk_session *s = a->s;
     struct question q = {.script = &script_release, .keys = 3, .args.n = 3};
@@ -163,6 +164,7 @@ static void undo(struct attempt *a, struct bk_claim *c, struct bk_until until) {
     for (int i = 0; i < s->bk->n; i++)
         if (a->said[i] == GRANTED || a->said[i] == SEALED || (a->said[i] == SILENT && a->reached >> i & 1))
             whom |= 1u << i;
+    if (whom || a->newer) claim_tag(c, a->k + 1, claim_came_ms(c));
     if (!whom) return;
     snprintf(channel, sizeof channel, "%s%%w:", s->bk->place.prefix);
     arg(&q.args, a->names.keys.lock, a->names.keys.lock_length);
@@ -179,7 +181,6 @@ static void undo(struct attempt *a, struct bk_claim *c, struct bk_until until) {
     s->enough = 0;
     int i;
     for (redisReply *reply; round_next(s, &i, &reply) == BK_YES;) freeReplyObject(reply);
-    claim_tag(c, a->k + 1, claim_came_ms(c));
 }
 
 /* What a quorum of those that count has left. */

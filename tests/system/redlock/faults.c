@@ -3,6 +3,7 @@
 #include "ran.h"
 #include "three.h"
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -13,8 +14,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static int64_t ran_since(int64_t start_ns) { return (ran_ns() - start_ns) / NS_PER_MS; }
 
 static void must_refuse(int code, const char *part, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void must_refuse(int code, const char *part, const char *format, ...) {
@@ -336,6 +335,37 @@ static void test_quorum_loss_is_told_in_time(void **state) {
     pawl_close(a);
 }
 
+static void *release_it(void *data) {
+    int *code = malloc(sizeof *code);
+    *code = pawl_release(data, 60000, &error);
+    return code;
+}
+
+/* Every instance did it, and no answer comes: asked again on other connections they have nothing any more, which is no
+ * lock that was lost. */
+static void test_released_and_no_word_of_it(void **state) {
+    (void)state;
+    pthread_t thread;
+    void *code;
+    pawl_client *a = client_of(url, 600000, NULL, NULL);
+    pawl_lock *lock = must_take(a, "unheard");
+    for (int i = 0; i < N; i++) proxy_drop(ways[i], PROXY_TO_CLIENT, true);
+    assert_int_equal(pthread_create(&thread, NULL, release_it, lock), 0);
+    int64_t start = clock_now_ns();
+    for (int i = 0; i < N; i++)
+        while (server_redis_int(three[i].port, "EXISTS pawl:unheard") != 0) {
+            assert_true(ms_since(start) < 30000);
+            poll(NULL, 0, 5);
+        }
+    for (int i = 0; i < N; i++) proxy_drop(ways[i], PROXY_TO_CLIENT, false);
+    for (int i = 0; i < N; i++) proxy_cut(ways[i], false);
+    assert_int_equal(pthread_join(thread, &code), 0);
+    if (*(int *)code) fail_msg("%s", error.text);
+    free(code);
+    must_release(must_take(a, "unheard"));
+    pawl_close(a);
+}
+
 /* The rights that docs/redlock.md names are enough: first start, waiting, handing over, looking, seeding. */
 static void test_rights(void **state) {
     (void)state;
@@ -385,6 +415,7 @@ int main(void) {
         TEST(test_a_slow_first_start),
         TEST(test_too_late),
         TEST(test_too_late_and_no_word_of_the_undo),
+        TEST(test_released_and_no_word_of_it),
         TEST(test_too_late_for_a_command),
         TEST(test_hung_minority),
         TEST(test_all_take_part),
