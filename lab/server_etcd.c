@@ -72,7 +72,7 @@ static void start_cluster(struct server members[], int n, const int listen[], co
         server_run(&members[i]);
     }
     for (int i = 0; i < n; i++) {
-        members[i].ready = healthy;
+        if (strcmp(scheme(options), "http") == 0) members[i].ready = healthy;
         server_await(&members[i]);
     }
 }

@@ -94,6 +94,53 @@ static void test_tls(void **state) {
     works("etcds://127.0.0.1:%d,localhost:%d?cacert=%s/ca.crt", other, port, dir);
 }
 
+/* Starts a member again with a certificate of its own. */
+static void with_certificate(struct server *s, const char *name) {
+    for (char **word = s->argv; *word; word++) {
+        bool key = strncmp(*word, "--key-file=", 11) == 0;
+        if (!key && strncmp(*word, "--cert-file=", 12) != 0) continue;
+        free(*word);
+        if (asprintf(word, key ? "--key-file=%s/%s.key" : "--cert-file=%s/%s.crt", dir, name) < 0) fail();
+    }
+    server_restart(s);
+}
+
+static char everywhere[512];
+static bool can_be_taken(void *data) { return attempt(everywhere, data) == PAWL_OK; }
+
+/* Each member has a certificate for the name that it is called by, and for no other. */
+static void test_tls_with_a_member_down(void **state) {
+    (void)state;
+    pawl_error error = PAWL_ERROR_INIT;
+    char certificate[128], key[128];
+    snprintf(certificate, sizeof certificate, "--cert-file=%s/server.crt", dir);
+    snprintf(key, sizeof key, "--key-file=%s/server.key", dir);
+    shell("cd %s && exec 2>/dev/null && printf 'subjectAltName=IP:127.0.0.1' >number.ext && printf "
+          "'subjectAltName=DNS:localhost' >name.ext && for n in number name; do openssl req -newkey ec -pkeyopt "
+          "ec_paramgen_curve:P-256 -nodes -keyout $n.key -out $n.csr -subj /CN=$n && openssl x509 -req -in $n.csr -CA "
+          "ca.crt -CAkey ca.key -CAcreateserial -out $n.crt -days 2 -extfile $n.ext || exit 1; done",
+          dir);
+    server_start_etcd_cluster(
+        members, 3,
+        (const char *const[]){"--heartbeat-interval=200", "--election-timeout=2000", certificate, key, NULL});
+    with_certificate(&members[0], "number");
+    with_certificate(&members[1], "name");
+    with_certificate(&members[2], "name");
+    snprintf(everywhere, sizeof everywhere, "etcds://127.0.0.1:%d,localhost:%d,localhost:%d/locks/?cacert=%s/ca.crt",
+             members[0].port, members[1].port, members[2].port, dir);
+    if (!server_until(can_be_taken, &error, 120000)) fail_msg("%s", error.text);
+    fails(PAWL_EDENIED, "not accepted for 'localhost'", "etcds://localhost:%d?cacert=%s/ca.crt", members[0].port, dir);
+    fails(PAWL_EDENIED, "not accepted for '127.0.0.1'", "etcds://127.0.0.1:%d?cacert=%s/ca.crt", members[1].port, dir);
+    for (int i = 0; i < 3; i++) {
+        server_kill(&members[i], SIGKILL);
+        if (!server_until(can_be_taken, &error, 120000)) fail_msg("without %d: %s", i, error.text);
+        shell("%s doctor -w 60s -u '%s' >%s/doctor 2>&1; grep -q 'localhost:%d' %s/doctor && ! grep -q 'not accepted' "
+              "%s/doctor",
+              getenv("PAWL_BIN"), everywhere, dir, members[i ? i : 1].port, dir, dir);
+        server_run(&members[i]);
+    }
+}
+
 static void test_client_certificates(void **state) {
     (void)state;
     start_tls(&members[0], "server", true);
@@ -308,6 +355,7 @@ static void test_silence_says_what_was_attempted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tls, certificates, end),
+        cmocka_unit_test_setup_teardown(test_tls_with_a_member_down, certificates, end),
         cmocka_unit_test_setup_teardown(test_client_certificates, certificates, end),
         cmocka_unit_test_setup_teardown(test_a_lock_over_tls_is_kept, certificates, end),
         cmocka_unit_test_setup_teardown(test_a_login_that_runs_out_is_renewed, NULL, end),
