@@ -42,6 +42,12 @@ static bool start(struct http2 *h, struct http2_call *call, const char *path, co
     return http2_start(h, call, path, headers, n);
 }
 
+/* What does not speak gRPC did nothing if it blames the request itself. Anything else, a proxy that gave up waiting or
+ * a stream that broke off after it began, leaves open what the service behind it did. */
+static bool surely_not_done(int http_status) {
+    return http_status >= 400 && http_status <= 499 && http_status != 408 && http_status != 499; /* 499: nginx's 408 */
+}
+
 static enum bk_says conclude(struct http2 *h, struct http2_call *call, struct grpc_reply *ret, pawl_error *error) {
     struct grpc_reply reply = {.status = call->grpc_status};
     if (call->refused) {
@@ -52,11 +58,11 @@ static enum bk_says conclude(struct http2 *h, struct http2_call *call, struct gr
     if (call->grpc_status < 0) {
         error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the answer is not gRPC (HTTP status %d)", http2_at(h),
                   call->status);
-        return call->status == 0 ? BK_UNKNOWN : BK_FAULT;
+        return surely_not_done(call->status) ? BK_FAULT : BK_UNKNOWN;
     }
     snprintf(reply.message, sizeof reply.message, "%s", call->grpc_message);
-    if (call->grpc_status == GRPC_OK && take_message(call, &reply.body, &reply.size) < 0) {
-        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the answer is not a gRPC message", http2_at(h));
+    if (call->grpc_status == GRPC_OK && take_message(call, &reply.body, &reply.size) != 1) {
+        error_set(error, PAWL_EUNREACHABLE, http2_node(h), "%s: the answer is not a whole gRPC message", http2_at(h));
         return BK_UNKNOWN;
     }
     *ret = reply;

@@ -22,7 +22,7 @@ enum {
 struct grpc_reply {
     int status;          /* GRPC_...; -1: the answer was not gRPC */
     char message[256];   /* the server's words for a status that is not OK */
-    unsigned char *body; /* of the first message; to be freed; NULL: none */
+    unsigned char *body; /* of the first message, which comes with OK; to be freed; NULL: the status is not OK */
     size_t size;
 };
 

@@ -21,6 +21,11 @@ enum habit {
     REFUSES,
     SMALL_WINDOW,
     BIG_ANSWER,
+    NO_WORDS,      /* OK, and no message */
+    HALF_WORDS,    /* OK, and a part of one */
+    EMPTY_MESSAGE, /* which is one */
+    BREAKS_OFF,    /* after its headers */
+    NOT_GRPC,      /* only the HTTP status that http_status says */
     SILENT
 };
 
@@ -33,20 +38,25 @@ struct service {
     size_t received; /* bytes of the last one */
     int packets;     /* that brought a request, or a part of one */
     int pings, pongs;
+    const char *http_status;
 };
 
 static ssize_t body(nghttp2_session *session, int32_t id, uint8_t *buffer, size_t size, uint32_t *flags,
                     nghttp2_data_source *source, void *data) {
     struct service *s = data;
-    size_t length = s->habit == BIG_ANSWER ? BIG : 3, *sent = (size_t *)&source->fd;
-    (void)id;
-    size_t n = PREFIX + length - *sent < size ? PREFIX + length - *sent : size;
+    size_t length = s->habit == BIG_ANSWER ? BIG : s->habit == EMPTY_MESSAGE ? 0 : 3, *sent = (size_t *)&source->fd;
+    size_t all = s->habit == NO_WORDS ? 0 : s->habit == HALF_WORDS ? PREFIX + 1 : PREFIX + length;
+    size_t n = all - *sent < size ? all - *sent : size;
     for (size_t i = 0; i < n; i++) {
         size_t at = *sent + i;
         buffer[i] = (uint8_t)(at == 0 ? 0 : at < PREFIX ? length >> 8 * (PREFIX - 1 - at) : 'x');
     }
     *sent += n;
-    if (*sent == PREFIX + length) {
+    if (s->habit == BREAKS_OFF) {
+        nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, id, NGHTTP2_INTERNAL_ERROR);
+        return NGHTTP2_ERR_DEFERRED;
+    }
+    if (*sent == all) {
         nghttp2_nv trailer[] = {{(uint8_t *)(uintptr_t) "grpc-status", (uint8_t *)(uintptr_t) "0", 11, 1, 0}};
         *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
         nghttp2_submit_trailer(session, id, trailer, 1);
@@ -57,7 +67,8 @@ static ssize_t body(nghttp2_session *session, int32_t id, uint8_t *buffer, size_
 static void answer(struct service *s, int32_t id) {
     nghttp2_nv headers[] = {{(uint8_t *)(uintptr_t) ":status", (uint8_t *)(uintptr_t) "200", 7, 3, 0}};
     nghttp2_data_provider provider = {.source.ptr = NULL, .read_callback = body};
-    nghttp2_submit_response(s->session, id, headers, 1, &provider);
+    if (s->habit == NOT_GRPC) headers[0].value = (uint8_t *)(uintptr_t)s->http_status;
+    nghttp2_submit_response(s->session, id, headers, 1, s->habit == NOT_GRPC ? NULL : &provider);
 }
 
 static int on_request(nghttp2_session *session, const nghttp2_frame *frame, void *data) {
@@ -256,6 +267,55 @@ static void test_resets(void **state) {
     end_service(&s, h);
 }
 
+/* Only a status that blames the request says that nothing was done: a proxy that gives up may do so after the service
+ * did what was asked. */
+static void test_an_answer_that_is_not_grpc(void **state) {
+    (void)state;
+    static const struct {
+        const char *status;
+        enum bk_says says;
+    } answers[] = {{"200", BK_UNKNOWN}, {"400", BK_FAULT},   {"404", BK_FAULT},   {"408", BK_UNKNOWN},
+                   {"499", BK_UNKNOWN}, {"502", BK_UNKNOWN}, {"503", BK_UNKNOWN}, {"504", BK_UNKNOWN}};
+    struct service s;
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        pawl_error error = PAWL_ERROR_INIT;
+        struct http2 *h = start_service(&s, NOT_GRPC);
+        s.http_status = answers[i].status;
+        enum bk_says says = ask(h, 10, 20000, NULL, &error);
+        end_service(&s, h);
+        if (says != answers[i].says) fail_msg("HTTP status %s: %d", answers[i].status, says);
+        if (!strstr(error.text, answers[i].status)) fail_msg("%s", error.text);
+    }
+}
+
+static void test_a_stream_that_breaks_off(void **state) {
+    (void)state;
+    struct service s;
+    pawl_error error = PAWL_ERROR_INIT;
+    struct http2 *h = start_service(&s, BREAKS_OFF);
+    assert_int_equal(ask(h, 10, 20000, NULL, &error), BK_UNKNOWN);
+    end_service(&s, h);
+}
+
+/* OK says yes only with the message that belongs to it. One of no bytes is a message. */
+static void test_ok_without_a_message(void **state) {
+    (void)state;
+    struct service s;
+    for (enum habit habit = NO_WORDS; habit <= HALF_WORDS; habit++) {
+        pawl_error error = PAWL_ERROR_INIT;
+        struct http2 *h = start_service(&s, habit);
+        assert_int_equal(ask(h, 10, 20000, NULL, &error), BK_UNKNOWN);
+        assert_int_equal(error.code, PAWL_EUNREACHABLE);
+        end_service(&s, h);
+    }
+    pawl_error error = PAWL_ERROR_INIT;
+    size_t size = 1;
+    struct http2 *h = start_service(&s, EMPTY_MESSAGE);
+    assert_int_equal(ask(h, 10, 20000, &size, &error), BK_YES);
+    assert_int_equal(size, 0);
+    end_service(&s, h);
+}
+
 static void test_windows(void **state) {
     (void)state;
     struct service s;
@@ -310,6 +370,9 @@ int main(void) {
         cmocka_unit_test(test_goaway_before_the_call),
         cmocka_unit_test(test_goaway_with_a_call_in_flight),
         cmocka_unit_test(test_resets),
+        cmocka_unit_test(test_an_answer_that_is_not_grpc),
+        cmocka_unit_test(test_a_stream_that_breaks_off),
+        cmocka_unit_test(test_ok_without_a_message),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_silence_ends_in_time),
         cmocka_unit_test(test_stream_ids_run_out),
