@@ -36,30 +36,30 @@ static bool show(const Pb__KeyValue *kv, const struct base *base, const char *na
     return each(&record, data);
 }
 
-/* The key's bytes up to its last '/': those of its lock. */
-static size_t of_lock(const Pb__KeyValue *kv) {
-    const uint8_t *slash = kv->key.len ? memrchr(kv->key.data, '/', kv->key.len) : NULL;
-    return slash ? (size_t)(slash - kv->key.data) : 0;
+/* The key's bytes up to the first '/' behind the prefix, with it: those of its lock, whoever wrote what follows. */
+static size_t of_lock(const Pb__KeyValue *kv, size_t prefix) {
+    const uint8_t *slash = kv->key.len > prefix ? memchr(kv->key.data + prefix, '/', kv->key.len - prefix) : NULL;
+    return slash ? (size_t)(slash - kv->key.data) + 1 : 0;
 }
 
-static int by_lock(const Pb__KeyValue *x, const Pb__KeyValue *y) {
-    size_t n = of_lock(x), m = of_lock(y), both = n < m ? n : m;
+static int by_lock(const Pb__KeyValue *x, const Pb__KeyValue *y, size_t prefix) {
+    size_t n = of_lock(x, prefix), m = of_lock(y, prefix), both = n < m ? n : m;
     int order = both ? memcmp(x->key.data, y->key.data, both) : 0;
     return order ? order : (n > m) - (n < m);
 }
 
-static int by_lock_and_age(const void *a, const void *b) {
+static int by_lock_and_age(const void *a, const void *b, void *prefix) {
     const Pb__KeyValue *x = *(Pb__KeyValue *const *)a, *y = *(Pb__KeyValue *const *)b;
-    int order = by_lock(x, y);
+    int order = by_lock(x, y, *(size_t *)prefix);
     return order ? order : (x->create_revision > y->create_revision) - (x->create_revision < y->create_revision);
 }
 
-static enum bk_says ask_lefts(struct bk_session *s, const Pb__RangeResponse *all, struct bk_until until,
+static enum bk_says ask_lefts(struct bk_session *s, const Pb__RangeResponse *all, size_t prefix, struct bk_until until,
                               struct lefts *lefts, pawl_error *error) {
     pawl_error denied = PAWL_ERROR_INIT;
     for (size_t i = 0; i < all->n_kvs && lefts->n < LEASES_MAX; i++) {
         const Pb__KeyValue *kv = all->kvs[i];
-        if (!kv->lease || (i && by_lock(kv, all->kvs[i - 1]) == 0) || is_known(lefts, kv->lease)) continue;
+        if (!kv->lease || (i && by_lock(kv, all->kvs[i - 1], prefix) == 0) || is_known(lefts, kv->lease)) continue;
         lefts->lease[lefts->n] = kv->lease;
         lefts->ms[lefts->n] = -1;
         enum bk_says says = lease_left(s, kv->lease, until, &lefts->ms[lefts->n], &denied);
@@ -77,6 +77,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     struct asking a;
     struct base base = {0};
     struct lefts lefts = {.n = 0};
+    size_t prefix = strlen(s->bk->place.prefix);
     AUTO_TXN answer = NULL;
     if (name) place_lock(&s->bk->place, name, strlen(name), from);
     else strcpy(from, s->bk->place.prefix);
@@ -85,7 +86,7 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     base_key(&s->bk->place, base_text);
     http2_doing(s->h, name ? "looking at" : "listing the locks", name);
     ask_begin(&a);
-    ask_if(&a, from, NULL, 0);
+    a.txn.n_compare = 0;
     ask_range(&a, true, from, to, 0);
     a.ranges[0].limit = 0;
     ask_range(&a, true, base_text, NULL, 0);
@@ -94,8 +95,8 @@ enum bk_says look_records(struct bk_session *s, const char *name, bk_each *each,
     const Pb__RangeResponse *all = range_at(answer, 0);
     if (!all || !answer->succeeded) return nonsense(s, error);
     if (!s->bk->place.bare) base_parse(range_at(answer, 1), &base);
-    if (all->n_kvs) qsort(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_lock_and_age);
-    says = ask_lefts(s, all, until, &lefts, error);
+    if (all->n_kvs) qsort_r(all->kvs, all->n_kvs, sizeof(Pb__KeyValue *), by_lock_and_age, &prefix);
+    says = ask_lefts(s, all, prefix, until, &lefts, error);
     if (says != BK_YES) return says;
     for (size_t i = 0, place = 0; i < all->n_kvs; i++) {
         if (!place_name(&s->bk->place, all->kvs[i]->key.data, all->kvs[i]->key.len, shown)) continue;
@@ -123,7 +124,7 @@ enum bk_says look_evict(struct bk_session *s, const struct bk_claim *claim, bool
         AUTO_TXN found = NULL;
         AUTO_TXN gone = NULL;
         ask_begin(&a);
-        ask_if(&a, lock, NULL, 0);
+        a.txn.n_compare = 0;
         ask_range(&a, true, lock, end, 0);
         ask_range(&a, true, base_text, NULL, 0);
         enum bk_says says = txn(s, &a.txn, until, &found, error);

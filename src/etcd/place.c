@@ -98,7 +98,7 @@ bool place_name(const struct place *place, const unsigned char *key, size_t leng
     for (size_t i = skip; i < length; i++) {
         if (key[i] == '/') {
             ret[used] = 0;
-            return used > 0 && i + 1 < length;
+            return used > 0; /* also if nothing follows: another program's, which holds as any other does */
         }
         if (used == NAME_BYTES) return false;
         if (key[i] == '%' && i + 2 < length && hex(key[i + 1]) >= 0 && hex(key[i + 2]) >= 0) {

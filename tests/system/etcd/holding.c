@@ -319,9 +319,53 @@ static void test_a_long_key_of_another_program_is_broken(void **state) {
     pawl_close(c);
 }
 
+static int write_down(const pawl_entry *entry, void *data) {
+    char *text = data;
+    sprintf(text + strlen(text), "%s %s, ", entry->name, entry->held ? "held" : "waits");
+    return 0;
+}
+
+static const char *inspected(pawl_client *c, const char *name) {
+    static char text[1024];
+    pawl_error error = PAWL_ERROR_INIT;
+    *text = 0;
+    if (pawl_inspect(c, name, 20000, write_down, text, &error)) fail_msg("%s", error.text);
+    return text;
+}
+
+static void break_it(pawl_client *c, const char *name) {
+    pawl_broken broken = PAWL_BROKEN_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    if (pawl_break(c, name, 0, 20000, &broken, &error)) fail_msg("%s", error.text);
+    assert_true(broken.was_held);
+}
+
+/* Whatever keeps a lock from being taken is shown, and can be broken: with no name of its own, or with more '/' in it;
+ * between such keys another lock's name may stand. A key that is no lock's is passed over. */
+static void test_keys_put_by_hand_are_seen_as_they_hold(void **state) {
+    (void)state;
+    pawl_client *c = client(url, TTL_MS);
+    pawl_error error = PAWL_ERROR_INIT;
+    etcdctl("put /locks/ hand");
+    etcdctl("put /locks/nightly/ hand");
+    assert_int_equal(try_it(c, "nightly", &error), PAWL_EBUSY);
+    assert_string_equal(inspected(c, "nightly"), "nightly held, ");
+    assert_string_equal(inspected(c, NULL), "nightly held, ");
+    break_it(c, "nightly");
+    assert_int_equal(try_it(c, "nightly", &error), PAWL_OK);
+    etcdctl("put /locks/n/sub/x hand");
+    etcdctl("put /locks/n!a/x hand");
+    etcdctl("put /locks/n/a hand");
+    assert_string_equal(inspected(c, NULL), "n!a held, n held, n waits, ");
+    break_it(c, "n");
+    assert_string_equal(etcdctl("get --prefix --keys-only /locks/n/"), "/locks/n/a\n\n");
+    pawl_close(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_long_key_of_another_program_is_broken, one, teardown),
+        cmocka_unit_test_setup_teardown(test_keys_put_by_hand_are_seen_as_they_hold, one, teardown),
         cmocka_unit_test_setup_teardown(test_the_lease_is_kept_and_given_back, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_removed_by_hand_is_lost_at_once, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_lock_removed_while_nobody_listens_is_lost, one, teardown),
