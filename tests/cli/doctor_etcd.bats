@@ -132,7 +132,7 @@ ctl() { etcdctl --endpoints "${at[$1]}:${port[$1]}" --command-timeout 30s "${@:2
     until_ok 60 etcdctl --endpoints "127.0.0.1:$way" get x
     planted "etcd: a grpc-proxy" "+E14 unsafe" -w 60s "etcd://127.0.0.1:$way"
     kill -STOP "${member[0]}"
-    refused 120 "etcd: the only member is stopped" "does not answer" -w 4s "$url"
+    refused 120 "etcd: the only member is stopped" "not answer" -w 4s "$url"
 }
 
 @test "a member that does not vote" {
