@@ -52,8 +52,8 @@ at_quorum() { # PATTERN COMMAND...: three of the five instances answer so; what 
 
 @test "names: Redlock; what each instance keeps, and its messages" {
     [ -n "${PAWL_TEST_REDLOCK-}" ] || skip "no Redlock"
-    export PAWL_URL=$PAWL_TEST_REDLOCK
-    pawl init -q
+    export PAWL_URL=$PAWL_TEST_REDLOCK?timeout=10000 # the machine may be busy
+    until_ok 60 pawl init
     while IFS='|' read -r name _ key _; do
         handle=$(pawl hold -d "$name")
         at_quorum '^[0-9]{16}:[0-9a-f]{48}[0-9]{13}host=.*pid=[0-9]+' GET "$key"
@@ -91,7 +91,7 @@ at_quorum() { # PATTERN COMMAND...: three of the five instances answer so; what 
 
 @test "Redlock's scripts" {
     [ -n "${PAWL_TEST_REDLOCK-}" ] || skip "no Redlock"
-    pawl run -u "$PAWL_TEST_REDLOCK?prefix=v:" other -- true
+    until_ok 60 pawl run -u "$PAWL_TEST_REDLOCK?prefix=v:&timeout=10000" other -- true
     lua=$BATS_TEST_DIRNAME/../../src/redlock port=$PAWL_TEST_REDLOCK_PORT
     for script in lock seal prove release look; do
         sed -e '/--@include admit.lua/{' -e "r $lua/admit.lua" -e d -e '}' "$lua/$script.lua" >"$script.lua"
