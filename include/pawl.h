@@ -98,7 +98,7 @@ typedef struct {
 int pawl_open(const char *url, const pawl_options *options, pawl_client **ret_client, pawl_error *error);
 /* Optional: connect and check now (address, rights, role), within wait_ms. */
 int pawl_connect(pawl_client *client, int64_t wait_ms, pawl_error *error);
-/* Releases all its locks (1 s at most), ends the thread; handles of its locks die with it. NULL is allowed. */
+/* Releases all its locks (1 s at most, behind a question that is under way: 5 s at most), ends the thread; handles of its locks die with it. NULL is allowed. */
 void pawl_close(pawl_client *client);
 /* In a forked child the only call allowed: frees memory and descriptors, sends nothing. */
 void pawl_forget(pawl_client *client);

@@ -132,13 +132,15 @@ static int release_now(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
         poll(NULL, 0, (int)random_between(pause_ms / 2, pause_ms));
         pause_ms = pause_ms < 500 ? 2 * pause_ms : pause_ms;
     }
-    return error_set(error, own.code, own.node, "not released for certain: %.300s; it ends by itself within %lld ms",
-                     own.text, (long long)l->claim.ttl_ms);
+    return error_set(error, own.code ? own.code : PAWL_EUNREACHABLE, own.node,
+                     "not released for certain: %.300s; it ends by itself within %lld ms", own.text,
+                     (long long)l->claim.ttl_ms);
 }
 
-/* It was pending, or failed: nothing to wait for. The keeper may be asking for it right now, so it does the rest. */
-static void end_unheld_locked(pawl_lock *l, enum lock_state was) {
-    observe(l, PAWL_RELEASED, PAWL_OK, NULL);
+/* Nothing to wait for: it is not held, or the keeper is asking for it right now. He does the rest. */
+static void leave_to_keeper_locked(pawl_lock *l, enum lock_state was) {
+    if (l->in_keeper && was == LOCK_PENDING) observe_let_go(l);
+    else observe(l, PAWL_RELEASED, was == LOCK_LOST ? PAWL_ELOST : PAWL_OK, NULL);
     names_leave_locked(l);
     if (was == LOCK_FAILED && !l->dirty) {
         lock_unref_locked(l);
@@ -148,42 +150,54 @@ static void end_unheld_locked(pawl_lock *l, enum lock_state was) {
     }
 }
 
-/* Takes the lock out of everybody's hands but ours. Returns how it stood; if it was not held, it is gone now. */
-static enum lock_state begin_release(pawl_lock *l) {
+static int lost(const char *why, pawl_error *error) {
+    return error_set(error, PAWL_ELOST, NULL, "the lock was lost%s%s", why ? ": " : "", why ? why : "");
+}
+
+/* Takes the lock out of everybody's hands but ours. false: it is the keeper's, or gone, and *ret is the outcome. */
+static bool begin_release(pawl_lock *l, int64_t wait_ms, enum lock_state *ret_was, int *ret, pawl_error *error) {
     pawl_client *c = l->client;
+    int64_t until_ns = clock_after_ms(client_now(c), wait_ms);
     pthread_mutex_lock(&c->mutex);
-    while (l->state == LOCK_HELD && l->in_keeper)
-        pthread_cond_wait(&c->session_free, &c->mutex); /* it is being proved */
-    enum lock_state was = l->state;
+    while ((l->state == LOCK_HELD || l->state == LOCK_LOST) && l->in_keeper && /* it is being proved */
+           client_wait_locked(c, &c->proved, until_ns)) {
+    }
+    enum lock_state was = *ret_was = l->state;
+    bool ours = !l->in_keeper && (was == LOCK_HELD || was == LOCK_LOST);
     l->state = LOCK_ENDING;
     event_forget_locked(l);
     heap_remove(&c->work, &l->timer);
     if (l->lease && l->lease->own) heap_remove(&c->leases, &l->lease->timer);
-    if (was == LOCK_PENDING || was == LOCK_FAILED) end_unheld_locked(l, was);
+    if (!ours) {
+        *ret = PAWL_OK;
+        if (was == LOCK_LOST) *ret = lost(l->end_text, error);
+        else if (was == LOCK_HELD && wait_ms > 0)
+            *ret = error_set(error, PAWL_EUNREACHABLE, NULL,
+                             "not released for certain: no answer in time; it ends by "
+                             "itself within %lld ms",
+                             (long long)l->claim.ttl_ms);
+        leave_to_keeper_locked(l, was);
+    }
     pthread_mutex_unlock(&c->mutex);
-    return was;
+    return ours;
 }
 
 PAWL_EXPORT int pawl_release(pawl_lock *l, int64_t wait_ms, pawl_error *error) {
     if (!l) return PAWL_OK;
     pawl_client *c = l->client;
+    enum lock_state was;
     int code = client_enter(c, error);
-    if (code) return code;
-    enum lock_state was = begin_release(l);
-    if (was == LOCK_PENDING || was == LOCK_FAILED) return PAWL_OK;
+    if (code || !begin_release(l, wait_ms, &was, &code, error)) return code;
     bool over = !l->granted;
-    char *why = was == LOCK_LOST && l->end_text ? strdup(l->end_text) : NULL;
     int64_t safe_until = lock_safe_until(l);
     if (was == LOCK_HELD && safe_until != LIFE_ENDLESS && safe_until <= client_now(c))
         observe(l, PAWL_LOST, PAWL_ELOST, "released after its deadline");
-    if (wait_ms > 0 && l->granted) {
+    if (l->granted && (wait_ms > 0 || client_needs_no_service(c))) {
         code = release_now(l, wait_ms, error);
         over = (code == PAWL_OK || code == PAWL_ELOST) &&
                (!l->in_flight_until_ns || client_now(c) >= l->in_flight_until_ns);
     }
-    if (was == LOCK_LOST)
-        code = error_set(error, PAWL_ELOST, NULL, "the lock was lost%s%s", why ? ": " : "", why ? why : "");
-    free(why);
+    if (was == LOCK_LOST) code = lost(l->end_text, error);
     observe(l, PAWL_RELEASED, code, NULL);
     pthread_mutex_lock(&c->mutex);
     names_leave_locked(l);
@@ -206,6 +220,7 @@ PAWL_EXPORT int pawl_check(const pawl_lock *l) {
 }
 
 PAWL_EXPORT int64_t pawl_remaining_ms(const pawl_lock *l) {
+    if (l->client->pid != process_id()) return 0;
     int64_t until = lock_safe_until(l);
     if (until == LIFE_ENDLESS) return PAWL_FOREVER;
     if (until == INT64_MIN) return 0;

@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "export.h"
 #include "random.h"
+#include "sized.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -37,8 +38,6 @@ PAWL_EXPORT int pawl_break(pawl_client *c, const char *name, unsigned flags, int
         broken.token = (int64_t)evicted.token;
         broken.free_in_ms = evicted.free_in_ms;
     }
-    size_t size = ret->size;
-    memcpy(ret, &broken, size < sizeof broken ? size : sizeof broken);
-    ret->size = size;
+    sized_give(ret, &broken);
     return PAWL_OK;
 }

@@ -6,6 +6,7 @@
 #include "module.h"
 #include "pawl_guard.h"
 #include "process.h"
+#include "sized.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@ int client_check_ttl(const pawl_client *c, int64_t ttl_ms, pawl_error *error) {
         return error_set(error, PAWL_EINVALID, NULL, "%s: has ttls from %lld to %lld ms, not %lld ms", caps->scheme,
                          (long long)caps->ttl_min_ms, (long long)caps->ttl_max_ms, (long long)ttl_ms);
     int64_t margin = c->options.margin_ms;
-    if (margin * 2 > ttl_ms)
+    if (margin > ttl_ms / 2)
         return error_set(error, PAWL_EINVALID, NULL, "a margin of %lld ms leaves too little of a ttl of %lld ms",
                          (long long)margin, (long long)ttl_ms);
     return PAWL_OK;
@@ -55,6 +56,7 @@ int client_new(const struct backend *be, struct bk *bk, struct url *url, const p
     c->keeper_sleeps_until_ns = c->earliest_ns = INT64_MAX;
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->session_free, NULL);
+    pthread_cond_init(&c->proved, NULL);
     about_self(c->label, c->options.pid, c->about);
     if (be->introduce) be->introduce(bk, c->options.ttl_ms, c->about);
     *ret = c;
@@ -90,12 +92,13 @@ static int parse_url(const char *text, struct url **ret, pawl_error *error) {
 
 PAWL_EXPORT int pawl_open(const char *text, const pawl_options *given, pawl_client **ret_client, pawl_error *error) {
     pawl_options options = PAWL_OPTIONS_INIT;
-    if (given) memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
     const struct backend *be;
     struct url *url;
     struct bk *bk;
     pawl_error own = PAWL_ERROR_INIT;
-    int code = text ? parse_url(text, &url, error) : error_set(error, PAWL_EINVALID, NULL, "no url");
+    int code = sized_take(&options, given, "options of pawl_open", error);
+    if (code) return code;
+    code = text ? parse_url(text, &url, error) : error_set(error, PAWL_EINVALID, NULL, "no url");
     if (code) return code;
     code = module_backend(url->scheme, &be, error);
     if (code == PAWL_OK && be->open(url, &bk, &own) != BK_YES) {
@@ -125,12 +128,10 @@ int client_enter(pawl_client *c, pawl_error *error) {
         about_self(c->label, c->options.pid, c->about);
     }
     if (__atomic_load_n(&c->started, __ATOMIC_ACQUIRE)) return PAWL_OK;
-    const struct backend *be = c->be;
-    bool renews = be->caps.life != BK_LIFE_NONE || be->caps.session_bound || be->caps.hub;
     int code = PAWL_OK;
     pthread_mutex_lock(&c->mutex);
     if (!c->started) {
-        if (renews) code = keeper_start_locked(c, error); /* else when it gets something to do */
+        if (!client_needs_no_service(c)) code = keeper_start_locked(c, error); /* else when it gets something to do */
         if (code == PAWL_OK) __atomic_store_n(&c->started, true, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&c->mutex);
@@ -145,7 +146,7 @@ static void end_all(pawl_client *c) {
     for (pawl_lock *l = c->locks, *next; l; l = next) {
         next = l->next;
         int64_t left_ms = (end - client_now(c)) / NS_PER_MS;
-        if (left_ms > 0 && (l->granted || l->dirty)) lock_end_step(l, left_ms, NULL);
+        if ((left_ms > 0 || client_needs_no_service(c)) && (l->granted || l->dirty)) lock_end_step(l, left_ms, NULL);
     }
 }
 
@@ -172,6 +173,7 @@ static void free_client(pawl_client *c, bool forked) {
     if (!forked) {
         pthread_mutex_destroy(&c->mutex);
         pthread_cond_destroy(&c->session_free);
+        pthread_cond_destroy(&c->proved);
     }
     url_free(c->url);
     free(c->label);
@@ -190,7 +192,8 @@ PAWL_EXPORT void pawl_close(pawl_client *c) {
 }
 
 PAWL_EXPORT void pawl_forget(pawl_client *c) {
-    if (c) free_client(c, c->pid != process_id());
+    if (c && c->pid == process_id()) pawl_close(c); /* it is this process's own: its thread may run */
+    else if (c) free_client(c, true);
 }
 
 /* --- looking --- */
@@ -301,16 +304,12 @@ PAWL_EXPORT const char *pawl_version(void) {
 
 PAWL_EXPORT void pawl_options_init(pawl_options *options, size_t size) {
     const pawl_options init = PAWL_OPTIONS_INIT;
-    memset(options, 0, size);
-    memcpy(options, &init, size < sizeof init ? size : sizeof init);
-    options->size = size;
+    sized_init(options, size, &init);
 }
 
 PAWL_EXPORT void pawl_acquire_init(pawl_acquire_options *options, size_t size) {
     const pawl_acquire_options init = PAWL_ACQUIRE_INIT;
-    memset(options, 0, size);
-    memcpy(options, &init, size < sizeof init ? size : sizeof init);
-    options->size = size;
+    sized_init(options, size, &init);
 }
 
 PAWL_EXPORT const char *pawl_strerror(int code) {

@@ -56,6 +56,7 @@ struct pawl_lock { /* a program may hold many: ordered so that nothing is padded
     bool in_keeper;       /* the keeper is asking for it: others leave it to him */
     bool keeps_session;   /* the claim waits in session: it stays lent to this lock */
     atomic_bool granted;  /* grant is to be released, and ended */
+    bool given_back;      /* grant was released: ended with the lock, for a renewal under way may read it */
     atomic_bool admitted; /* it is its turn among the locks of this process (names.c) */
     atomic_bool woken;
     void *user;
@@ -124,7 +125,7 @@ struct pawl_client {
     bool manual; /* no thread: the simulation calls keeper_run */
 
     pthread_mutex_t mutex;
-    pthread_cond_t session_free;
+    pthread_cond_t session_free, proved; /* proved: the keeper is done with a held lock */
     struct session *sessions;
     int n_sessions, n_asking;  /* n_asking: those that are busy with a question, or being connected */
     struct map names, waiters; /* waiters: whom the hub may name */
@@ -161,6 +162,13 @@ int client_enter(pawl_client *client, pawl_error *error); /* refuses after fork;
 int64_t
 lock_safe_until(const pawl_lock *lock); /* any thread: the lease's deadline or max_until, whichever is earlier */
 static inline int64_t client_now(const pawl_client *client) { return client->now(client->now_data); }
+/* Nothing is renewed, watched or sent: a release is done at once by whoever asks for it. */
+static inline bool client_needs_no_service(const pawl_client *client) {
+    const struct bk_caps *caps = &client->be->caps;
+    return caps->life == BK_LIFE_NONE && !caps->session_bound && !caps->hub;
+}
+/* Sleeps until *what happens, for a second at most; false: it is until_ns already. */
+bool client_wait_locked(pawl_client *client, pthread_cond_t *what, int64_t until_ns);
 
 /* session.c: connections, lent to one party at a time */
 enum session_want {
@@ -225,5 +233,6 @@ void event_lost_fd_locked(pawl_lock *lock);
 
 /* observer.c */
 void observe(pawl_lock *lock, int type, int code, const char *text);
-void observe_end(pawl_lock *lock); /* nobody will hear of it any more */
+void observe_let_go(pawl_lock *lock); /* PAWL_RELEASED of a lock that the keeper asks for: it is counted at its end */
+void observe_end(pawl_lock *lock);    /* nobody will hear of it any more */
 #endif

@@ -4,10 +4,10 @@
 #define PAWL_ERROR_H
 #include "pawl.h"
 
-/* Fills *error (NULL allowed) and returns code. node may be NULL. errno is kept in sys_errno and not changed. */
+/* Fills *error (NULL allowed) and returns code. node may be NULL. errno is not changed. */
 int error_set(pawl_error *error, int code, const char *node, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* The same with ": <strerror(errno)>" behind it. */
+/* The same with ": <strerror(errno)>" behind it, and errno in sys_errno. */
 int error_errno(pawl_error *error, int code, const char *node, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* Copies src into *dst whatever the sizes with which both were compiled. */

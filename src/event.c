@@ -4,6 +4,7 @@
 #include "client.h"
 #include "clock.h"
 #include "export.h"
+#include "sized.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -162,9 +163,7 @@ PAWL_EXPORT int pawl_next_event(pawl_client *c, pawl_event *ret_event) {
         if (l->end_text) snprintf(event.text, sizeof event.text, "%s", l->end_text);
     }
     pthread_mutex_unlock(&c->mutex);
-    size_t size = ret_event->size;
-    memcpy(ret_event, &event, size < sizeof event ? size : sizeof event);
-    ret_event->size = size;
+    sized_give(ret_event, &event);
     return 1;
 }
 

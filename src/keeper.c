@@ -84,7 +84,8 @@ static void suspect_locked(pawl_lock *l, int64_t question_ms) {
         session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && error.code == PAWL_EUNREACHABLE));
     }
     pthread_mutex_lock(&c->mutex);
-    pthread_cond_broadcast(&c->session_free);
+    pthread_cond_broadcast(&c->proved);
+    if (l->state == LOCK_ENDING) keeper_work_locked(l, client_now(c)); /* released meanwhile */
     if (l->state != LOCK_HELD) return;
     if (says == BK_NO) lock_lose_locked(l, PAWL_LOST_GONE, "it was removed from the service by somebody else");
     else if (says > BK_NO)

@@ -16,10 +16,26 @@ static void init(struct lease *lease, pawl_client *c, int64_t ttl_ms, pawl_lock 
     life_init(&lease->life, ttl_ms, c->options.margin_ms);
 }
 
+static void forget_shared_locked(pawl_client *c, struct lease *lease) {
+    for (struct lease **at = &c->shared_leases; *at; at = &(*at)->next)
+        if (*at == lease) {
+            *at = lease->next;
+            c->n_shared_leases--;
+            return;
+        }
+}
+
+static void unuse_locked(struct lease *lease) {
+    if (--lease->users > 0 || lease->state != LEASE_ENDED) return;
+    lease->client->be->free_life(&lease->bk);
+    free(lease);
+}
+
 bool lease_attach_locked(pawl_lock *l) {
     pawl_client *c = l->client;
-    struct lease *lease = &l->own_lease;
+    struct lease *lease = &l->own_lease, *before = l->lease;
     if (c->be->caps.life != BK_LIFE_TTL) {
+        if (before) heap_remove(&c->leases, &before->timer);
         init(lease, c, l->claim.ttl_ms, l);
     } else {
         for (lease = c->shared_leases; lease && lease->bk.ttl_ms != l->claim.ttl_ms;) lease = lease->next;
@@ -34,22 +50,8 @@ bool lease_attach_locked(pawl_lock *l) {
     }
     l->lease = lease;
     l->claim.life = c->be->caps.life == BK_LIFE_NONE ? NULL : &lease->bk;
+    if (before && !before->own) unuse_locked(before);
     return true;
-}
-
-static void forget_shared_locked(pawl_client *c, struct lease *lease) {
-    for (struct lease **at = &c->shared_leases; *at; at = &(*at)->next)
-        if (*at == lease) {
-            *at = lease->next;
-            c->n_shared_leases--;
-            return;
-        }
-}
-
-static void unuse_locked(struct lease *lease) {
-    if (--lease->users > 0 || lease->state != LEASE_ENDED) return;
-    lease->client->be->free_life(&lease->bk);
-    free(lease);
 }
 
 void lease_detach_locked(pawl_lock *l) {
@@ -214,8 +216,7 @@ static void end_idle_locked(pawl_client *c, struct lease *lease) {
     lease->state = LEASE_ENDED;
     forget_shared_locked(c, lease);
     lease->users++;
-    struct bk_until until = {
-        .at_ns = earlier(event_earliest_locked(c), clock_after_ms(client_now(c), KEEPER_QUESTION_MS)), .cancel_fd = -1};
+    struct bk_until until = {.at_ns = clock_after_ms(client_now(c), keeper_question_ms_locked(c)), .cancel_fd = -1};
     pthread_mutex_unlock(&c->mutex);
     if (session_borrow(c, SESSION_ANY, until, &s, NULL) == PAWL_OK)
         session_return(c, s, c->be->end_life(s->bk, &lease->bk, until, NULL) != BK_YES);
@@ -253,6 +254,7 @@ static void collect_locked(pawl_client *c, struct batch *b) {
             pthread_mutex_unlock(&c->mutex); /* many are lost at once: others want the mutex too */
             pthread_mutex_lock(&c->mutex);
         } else if (!lease->own && lease->users == 0) {
+            if (b->n > 0) break; /* those who need it come first */
             end_idle_locked(c, lease);
         } else {
             int64_t late_ns = now - lease->timer.at_ns;
@@ -292,9 +294,9 @@ static void apply_locked(pawl_client *c, struct lease *lease, enum bk_says says,
         lose_locked(lease, PAWL_LOST_GONE, "the service says that it is not ours any more");
     } else if (wanted && life_due(&lease->life, client_now(c)) == LIFE_LOSE) {
         if (!unsure_locked(lease))
-            lose_locked(
-                lease, PAWL_LOST_UNPROVEN,
-                "a renewal was confirmed only behind the deadline"); /* whoever asked was told that it is lost */
+            lose_locked(lease, PAWL_LOST_UNPROVEN, /* whoever asked meanwhile was told so */
+                        says == BK_YES ? "a renewal was confirmed only behind the deadline"
+                                       : "no renewal was confirmed before the deadline");
     } else if (wanted && says == BK_YES) {
         if (life_confirm(&lease->life, sent_ns, left_ms)) tell_locked(lease, PAWL_DOUBT_OVER, PAWL_OK, NULL);
         tell_locked(lease, PAWL_RENEWED, PAWL_OK, NULL);

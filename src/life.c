@@ -31,11 +31,12 @@ void life_init(struct life *life, int64_t ttl_ms, int64_t margin_ms) {
 bool life_confirm(struct life *life, int64_t sent_ns, int64_t left_ms) {
     bool doubted = life->backoff_ns > 0;
     life->backoff_ns = 0;
-    if (left_ms < 0) {
+    if (left_ms == -1) {
         atomic_store_explicit(&life->safe_until_ns, LIFE_ENDLESS, memory_order_release);
         life->next_ns = INT64_MAX;
         return doubted;
     }
+    if (left_ms < 0) left_ms = 0; /* -1 alone is without end */
     int64_t end = clock_after_ms(sent_ns, left_ms) - life->margin_ns;
     atomic_store_explicit(&life->safe_until_ns, end, memory_order_release);
     /* A third of the ttl is used up before the first renewal, two thirds are left for trying. */

@@ -6,6 +6,7 @@
 #include "lock.h"
 #include "clock.h"
 #include "random.h"
+#include "sized.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,8 +46,8 @@ static int check_arguments(pawl_client *c, const char *name, const pawl_acquire_
 int lock_new(pawl_client *c, const char *name, const pawl_acquire_options *given, void *user, pawl_lock **ret,
              pawl_error *error) {
     pawl_acquire_options o = PAWL_ACQUIRE_INIT;
-    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
-    int code = check_arguments(c, name, &o, error);
+    int code = sized_take(&o, given, "acquire options", error);
+    if (code == PAWL_OK) code = check_arguments(c, name, &o, error);
     if (code) return code;
     size_t length = strlen(name);
     pawl_lock *l = malloc(sizeof *l + length + 1); /* calloc would not take the one freed last */
@@ -105,7 +106,7 @@ void lock_leave_locked(pawl_lock *l) {
 
 void lock_free(pawl_lock *l, bool forked) {
     observe_end(l);
-    if (l->granted) l->client->be->end(&l->grant, forked);
+    if (l->granted || l->given_back) l->client->be->end(&l->grant, forked);
     int fds[] = {l->wake_fd, l->lost_fd};
     for (int i = 0; i < 2; i++)
         if (fds[i] >= 0) close(fds[i]);
@@ -272,17 +273,18 @@ static int begin_anew(pawl_lock *l, pawl_error *error) {
         l->granted = false;
         return trouble(l, true, says == BK_UNKNOWN, error);
     }
+    if (l->given_back) c->be->end(&l->grant, false); /* nobody has begun to renew it */
+    l->given_back = false;
     pthread_mutex_lock(&c->mutex);
     bool waits = l->in_waiters;
     hub_leave_locked(l);
     names_take_place_locked(l); /* and takes no other: what was sent with the old owner value may still come */
     random_bytes(l->claim.owner, sizeof l->claim.owner);
     if (waits) hub_enter_locked(l);
-    lease_detach_locked(l);
-    bool attached = lease_attach_locked(l);
+    bool attached = lease_attach_locked(l); /* to another one */
     pthread_mutex_unlock(&c->mutex);
-    if (!attached) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     l->dirty = false;
+    if (!attached) return error_set(error, PAWL_EINTERNAL, NULL, "out of memory");
     l->in_flight_until_ns = 0;
     l->ask_at_ns = now;
     return STEP_WAIT;
@@ -457,8 +459,8 @@ enum bk_says lock_undo(pawl_lock *l, struct bk_until until, pawl_error *error) {
         session_return(c, s, says == BK_UNKNOWN || (says == BK_FAULT && own.code == PAWL_EUNREACHABLE));
     }
     if (says <= BK_NO && l->granted) {
-        c->be->end(&l->grant, false);
         l->granted = false;
+        l->given_back = true;
         if (l->session) {
             pthread_mutex_lock(&c->mutex);
             lock_let_go_locked(l);

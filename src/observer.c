@@ -78,13 +78,13 @@ static void count(pawl_lock *l, int type, int code) {
 }
 
 void observe_end(pawl_lock *l) {
+    if (l->state == LOCK_ENDING) count_end(l, PAWL_ECANCELLED); /* while the keeper asked for it */
     stop_waiting(l);
     if (l->seen.held) stop_holding(l, client_now(l->client));
 }
 
-void observe(pawl_lock *l, int type, int code, const char *text) {
+static void tell(pawl_lock *l, int type, int code, uint64_t token, const char *text) {
     const pawl_options *o = &l->client->options;
-    count(l, type, code);
     if (!o->observe) return;
     pawl_event event = PAWL_EVENT_INIT;
     event.type = type;
@@ -92,10 +92,17 @@ void observe(pawl_lock *l, int type, int code, const char *text) {
     if (type == PAWL_LOST) event.reason = l->lost_reason;
     event.lock = l;
     event.user = l->user;
-    event.token = l->granted ? (int64_t)l->grant.token : 0;
+    event.token = (int64_t)token;
     snprintf(event.text, sizeof event.text, "%s", text ? text : "");
     o->observe(&event, l->name, o->observe_data);
 }
+
+void observe(pawl_lock *l, int type, int code, const char *text) {
+    count(l, type, code);
+    tell(l, type, code, l->granted ? l->grant.token : 0, text);
+}
+
+void observe_let_go(pawl_lock *l) { tell(l, PAWL_RELEASED, PAWL_OK, 0, NULL); }
 
 PAWL_EXPORT size_t pawl_metrics(char *text, size_t size) {
     char *all = NULL;

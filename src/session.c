@@ -64,9 +64,9 @@ static struct session *idle_locked(pawl_client *c, enum session_want want) {
     return NULL;
 }
 
-/* Waits until somebody returned a session. The deadline is looked at again each time; the wait itself is short. */
-static bool wait_locked(pawl_client *c, struct bk_until until) {
-    int64_t now = client_now(c), left = until.at_ns - now;
+/* The deadline is looked at again each time; the wait itself is short. */
+bool client_wait_locked(pawl_client *c, pthread_cond_t *what, int64_t until_ns) {
+    int64_t now = client_now(c), left = until_ns - now;
     if (left <= 0) return false;
     if (left > NS_PER_S) left = NS_PER_S;
     struct timespec at;
@@ -74,7 +74,7 @@ static bool wait_locked(pawl_client *c, struct bk_until until) {
     at.tv_sec += left / NS_PER_S;
     at.tv_nsec += left % NS_PER_S;
     if (at.tv_nsec >= NS_PER_S) at.tv_sec++, at.tv_nsec -= NS_PER_S;
-    pthread_cond_clockwait(&c->session_free, &c->mutex, CLOCK_MONOTONIC, &at);
+    pthread_cond_clockwait(what, &c->mutex, CLOCK_MONOTONIC, &at);
     return true;
 }
 
@@ -130,7 +130,7 @@ int session_borrow(pawl_client *c, enum session_want want, struct bk_until until
             pthread_mutex_unlock(&c->mutex);
             return connect_new(c, until, ret, error);
         }
-        if (!wait_locked(c, until)) {
+        if (!client_wait_locked(c, &c->session_free, until.at_ns)) {
             pthread_mutex_unlock(&c->mutex);
             return too_busy(error);
         }
@@ -141,7 +141,7 @@ int session_borrow_this(pawl_client *c, struct session *s, struct bk_until until
     bool in_time = true;
     pthread_mutex_lock(&c->mutex);
     s->wanted++;
-    while (s->busy && !s->dead && in_time) in_time = wait_locked(c, until);
+    while (s->busy && !s->dead && in_time) in_time = client_wait_locked(c, &c->session_free, until.at_ns);
     s->wanted--;
     bool dead = s->dead;
     if (!dead && in_time) {

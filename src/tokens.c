@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "export.h"
 #include "metrics.h"
+#include "sized.h"
 #include "token.h"
 #include <stdio.h>
 #include <string.h>
@@ -28,9 +29,7 @@ static int ask(pawl_client *c, bool advance, uint64_t to, int64_t wait_ms, pawl_
     pawl_tokens tokens = {sizeof tokens, (int64_t)answer.last, (int64_t)answer.since, answer.clock_us, "", ""};
     snprintf(tokens.stored, sizeof tokens.stored, "%s", answer.stored);
     snprintf(tokens.answering, sizeof tokens.answering, "%s", answer.answering);
-    size_t size = ret->size;
-    memcpy(ret, &tokens, size < sizeof tokens ? size : sizeof tokens);
-    ret->size = size;
+    sized_give(ret, &tokens);
     return PAWL_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "export.h"
 #include "metrics.h"
 #include "module.h"
+#include "sized.h"
 #include "token.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -62,12 +63,12 @@ static void free_url(struct url **url) { url_free(*url); }
 PAWL_EXPORT int pawl_guard_open(const char *text, const pawl_guard_options *given, pawl_guard **ret_guard,
                                 pawl_error *error) {
     pawl_guard_options options = PAWL_GUARD_OPTIONS_INIT;
-    if (given) memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+    int code = sized_take(&options, given, "guard options", error);
+    if (code) return code;
     if (options.by && (!*options.by || strlen(options.by) > GUARD_BY_MAX))
         return error_set(error, PAWL_EINVALID, NULL, "a worker's name has 1 to %d bytes", GUARD_BY_MAX);
     __attribute__((cleanup(free_url))) struct url *url = NULL;
-    int code = url_parse(text, &url, error);
-    if (code) return code;
+    if ((code = url_parse(text, &url, error))) return code;
     const struct guard_kind *kind = NULL;
     if ((code = find_kind(url->scheme, &kind, error))) return code;
     pawl_guard *guard = calloc(1, sizeof *guard);
@@ -266,13 +267,6 @@ static int begin(pawl_guard *guard, const pawl_guard_write *write, const struct 
     return PAWL_OK;
 }
 
-/* The caller may have been compiled with a shorter struct. */
-static pawl_guard_write whole(const pawl_guard_write *given) {
-    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
-    memcpy(&write, given, given->size < sizeof write ? given->size : sizeof write);
-    return write;
-}
-
 static int ask(pawl_guard *guard, const pawl_guard_write *write, const struct guard_step *step,
                enum guard_intent intent, const void *data, size_t length, pawl_error *error) {
     struct guard_ask question = {.intent = intent,
@@ -287,8 +281,9 @@ static int ask(pawl_guard *guard, const pawl_guard_write *write, const struct gu
 
 static int change(pawl_guard *guard, const pawl_guard_write *given, enum guard_intent intent, const void *data,
                   size_t length, pawl_error *error) {
-    pawl_guard_write write = whole(given);
-    int code = check_write(guard, &write, error);
+    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    int code = sized_take(&write, given, "guarded write", error);
+    if (!code) code = check_write(guard, &write, error);
     if (!code) code = check_process(guard, error);
     if (code) return code;
     struct guard_step step = step_of(guard, write.resource);
@@ -314,13 +309,15 @@ PAWL_EXPORT int pawl_guard_seal(pawl_guard *guard, const pawl_guard_write *write
 /* The mark is raised durably first, in a step of its own; the second step proves that nobody came in between. It is
  * kept open and never committed. */
 PAWL_EXPORT int pawl_guard_enter(pawl_guard *guard, const pawl_guard_write *given, pawl_error *error) {
-    pawl_guard_write write = whole(given);
+    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    int code = sized_take(&write, given, "guarded write", error);
+    if (code) return code;
     if (guard->kind->ask)
         return error_set(error, PAWL_EUNSUPPORTED, guard->shown,
                          "%s: cannot keep others out while something else is changed: it cannot know whether you are "
                          "still at it; use a guard of kind dir: or sqlite:",
                          guard->kind->scheme);
-    int code = change(guard, &write, GUARD_WRITE, NULL, 0, error);
+    code = change(guard, &write, GUARD_WRITE, NULL, 0, error);
     if (code) return code;
     struct guard_step step = step_of(guard, write.resource);
     struct guard_found found = {0};
@@ -409,14 +406,12 @@ PAWL_EXPORT int pawl_guard_install(pawl_guard *guard, int rule, pawl_error *erro
 
 PAWL_EXPORT void pawl_guard_options_init(pawl_guard_options *options, size_t size) {
     pawl_guard_options fresh = PAWL_GUARD_OPTIONS_INIT;
-    memcpy(options, &fresh, size < sizeof fresh ? size : sizeof fresh);
-    options->size = size;
+    sized_init(options, size, &fresh);
 }
 
 PAWL_EXPORT void pawl_guard_write_init(pawl_guard_write *write, size_t size) {
     pawl_guard_write fresh = PAWL_GUARD_WRITE_INIT;
-    memcpy(write, &fresh, size < sizeof fresh ? size : sizeof fresh);
-    write->size = size;
+    sized_init(write, size, &fresh);
 }
 
 PAWL_EXPORT const char *pawl_guard_rule_name(int rule) { return guard_rule_name(rule); }

@@ -2,17 +2,12 @@
 #include "export.h"
 #include "pawl_postgres.h"
 #include "refusal.h"
+#include "sized.h"
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static pawl_guard_write whole(const pawl_guard_write *given) {
-    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
-    memcpy(&write, given, given->size < sizeof write ? given->size : sizeof write);
-    return write;
-}
 
 static int check_open(PGconn *conn, pawl_error *error) {
     PGTransactionStatusType status = PQtransactionStatus(conn);
@@ -51,12 +46,13 @@ static int run(PGconn *conn, const char *sql, int n, const char *const values[],
 }
 
 PAWL_EXPORT int pawl_postgres_guard_tell(PGconn *conn, const pawl_guard_write *given, pawl_error *error) {
-    pawl_guard_write write = whole(given);
+    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    int code = sized_take(&write, given, "guarded write", error);
+    if (code) return code;
     char token[24];
     const char *values[] = {write.lock, token, write.by ? write.by : "", write.service ? write.service : ""};
     snprintf(token, sizeof token, "%" PRId64, write.token);
-    int code = check_open(conn, error);
-    if (code) return code;
+    if ((code = check_open(conn, error))) return code;
     return run(conn,
                "SELECT pg_catalog.set_config('pawl.lock', $1, true), pg_catalog.set_config('pawl.token', $2, true),"
                " pg_catalog.set_config('pawl.writer', $3, true), pg_catalog.set_config('pawl.service', $4, true)",
@@ -64,13 +60,14 @@ PAWL_EXPORT int pawl_postgres_guard_tell(PGconn *conn, const pawl_guard_write *g
 }
 
 PAWL_EXPORT int pawl_postgres_guard(PGconn *conn, const pawl_guard_write *given, pawl_error *error) {
-    pawl_guard_write write = whole(given);
+    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    int code = sized_take(&write, given, "guarded write", error);
+    if (code) return code;
     char token[24], seq[24];
     const char *values[] = {write.resource, write.lock, token, seq, write.by, write.service ? write.service : ""};
     snprintf(token, sizeof token, "%" PRId64, write.token);
     snprintf(seq, sizeof seq, "%" PRId64, write.seq);
-    int code = check_open(conn, error);
-    if (code) return code;
+    if ((code = check_open(conn, error))) return code;
     return run(conn,
                write.service
                    ? "SELECT pawl.guard($1, $2, $3, $4, $5) FROM pg_catalog.set_config('pawl.service', $6, true)"
@@ -149,7 +146,9 @@ PAWL_EXPORT int pawl_postgres_guard_update(PGconn *conn, const pawl_postgres_fen
                                            const pawl_guard_write *write_given, pawl_error *error) {
     pawl_error own = PAWL_ERROR_INIT;
     pawl_postgres_fence f = whole_fence(given);
-    pawl_guard_write write = whole(write_given);
+    pawl_guard_write write = PAWL_GUARD_WRITE_INIT;
+    int code = sized_take(&write, write_given, "guarded write", error);
+    if (code) return code;
     char token[24];
     if (write.token == 0) return error_set(error, PAWL_GNOTOKEN, NULL, "no token: an update needs the lock's");
     if (write.token < 0 || write.token > INT64_C(9007199254740991))
@@ -162,7 +161,7 @@ PAWL_EXPORT int pawl_postgres_guard_update(PGconn *conn, const pawl_postgres_fen
     if (n >= 0) all[n + 1] = token, all[n + 2] = write.by;
     PGresult *result = update(conn, &f, set, n, all, &own);
     free(all);
-    int code = own.code ? error_set(error, own.code, NULL, "%s", own.text) : pawl_postgres_guard_result(result, error);
+    code = own.code ? error_set(error, own.code, NULL, "%s", own.text) : pawl_postgres_guard_result(result, error);
     bool none = code == PAWL_OK && strcmp(PQcmdTuples(result), "0") == 0;
     PQclear(result);
     return none ? missed(conn, &f, key, &write, error) : code;

@@ -4,6 +4,7 @@
 #include "export.h"
 #include "pawl_postgres.h"
 #include "refusal.h"
+#include "sized.h"
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,8 +16,7 @@ enum { OID_BYTEA = 17, OID_TEXT = 25, OID_FLOAT8 = 701 };
 
 PAWL_EXPORT void pawl_postgres_options_init(pawl_postgres_options *options, size_t size) {
     const pawl_postgres_options defaults = PAWL_POSTGRES_INIT;
-    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    options->size = size;
+    sized_init(options, size, &defaults);
 }
 
 static void name_node(const PGconn *conn, char *ret, size_t size) {
@@ -96,14 +96,15 @@ static int judge(const PGconn *conn, const PGresult *result, const pawl_postgres
 PAWL_EXPORT int pawl_postgres_lock(struct pg_conn *conn, const char *name, const pawl_postgres_options *options,
                                    int64_t *ret_token, pawl_error *error) {
     pawl_postgres_options o = PAWL_POSTGRES_INIT;
-    if (options) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    int code = sized_take(&o, options, "options of pawl_postgres_lock", error);
+    if (code) return code;
     size_t length = name ? strlen(name) : 0;
     if (!conn || length == 0 || length > NAME_SIZE || o.wait_ms < 0)
         return error_set(error, PAWL_EINVALID, NULL,
                          "a connection, a name of 1 to 512 bytes, and a time that is not negative are needed");
     char node[128], seconds[32], sql[192];
     name_node(conn, node, sizeof node);
-    int code = check_state(conn, node, error);
+    code = check_state(conn, node, error);
     if (code) return code;
     bool forever = o.wait_ms == PAWL_FOREVER;
     snprintf(seconds, sizeof seconds, "%.3f", (double)o.wait_ms / 1000);

@@ -108,7 +108,8 @@ void contract_prepare(struct suite *suite, const char *module) {
     (void)!symlink(target, path);
 }
 
-const struct contract_case *const contract_lists[] = {call_cases, event_cases, process_cases, away_cases, NULL};
+const struct contract_case *const contract_lists[] = {call_cases,    argument_cases, event_cases,
+                                                      process_cases, away_cases,     NULL};
 
 /* --- the blocking calls --- */
 
@@ -340,39 +341,6 @@ static void close_gives_back(void **state) {
     pawl_close(b);
 }
 
-static void arguments_are_checked(void **state) {
-    struct suite *suite = *state;
-    pawl_client *client = call_open(suite);
-    pawl_lock *lock = NULL;
-    pawl_error error = PAWL_ERROR_INIT;
-    char longest[514];
-    memset(longest, 'n', sizeof longest - 1);
-    longest[513] = 0;
-    const char *names[] = {"", longest, "\xff", "a\xc3", "\xed\xa0\x80", NULL};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        error.code = 0;
-        assert_int_equal(pawl_acquire(client, names[i], NULL, &lock, &error), PAWL_EINVALID);
-        assert_int_equal(error.code, PAWL_EINVALID);
-        assert_true(strlen(error.text) > 5);
-    }
-    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
-    int64_t wrong[][3] = {{-1, 0, 0}, {0, 99, 0}, {0, 24 * 3600 * 1000 + 1, 0}, {0, -1, 0}, {0, 0, -1}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        options.wait_ms = wrong[i][0];
-        options.ttl_ms = wrong[i][1];
-        options.max_hold_ms = wrong[i][2];
-        if (pawl_acquire(client, "range", &options, &lock, NULL) != PAWL_EINVALID) fail_msg("range %zu", i);
-    }
-    options = (pawl_acquire_options)PAWL_ACQUIRE_INIT;
-    options.cancel_fd = 9999;
-    assert_int_equal(pawl_acquire(client, "cancel", &options, &lock, &error), PAWL_EINVALID);
-    assert_non_null(strstr(error.text, "9999"));
-    longest[512] = 0;
-    assert_int_equal(call_try(client, longest), PAWL_OK);
-    assert_null(lock);
-    pawl_close(client);
-}
-
 static void guarantees_are_told(void **state) {
     struct suite *suite = *state;
     pawl_client *client = call_open(suite);
@@ -471,7 +439,6 @@ const struct contract_case call_cases[] = {
     CASE(shared_pass_together, SHARED),
     CASE(shared_is_not_offered, NOT_SHARED),
     CASE(close_gives_back, ALWAYS),
-    CASE(arguments_are_checked, ALWAYS),
     CASE(guarantees_are_told, ALWAYS),
     CASE(doctor_finds_a_lock_to_take, ALWAYS),
     CASE(a_broken_lock_is_lost_and_the_next_token_is_higher, ALWAYS),

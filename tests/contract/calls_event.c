@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The next event, or one of type 0 if none comes in time. */
@@ -216,6 +217,34 @@ static void no_descriptor_remains(void **state) {
     assert_int_equal(descriptors(), before);
 }
 
+static void *start_and_release(void *data) {
+    for (int i = 0; i < 200; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "let-go/%d", i % 7);
+        pawl_release(start(data, name, PAWL_FOREVER, 0, NULL), 0, NULL);
+    }
+    return NULL;
+}
+
+static long counted(const char *what) {
+    static char text[1 << 20];
+    assert_true(pawl_metrics(text, sizeof text) < sizeof text);
+    const char *at = strstr(text, what);
+    return at ? strtol(at + strlen(what), NULL, 10) : 0;
+}
+
+/* While the client's thread asks for them. */
+static void let_go_while_asked_for(void **state) {
+    struct suite *suite = *state;
+    pawl_client *client = call_open(suite);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, start_and_release, client), 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    pawl_close(client);
+    assert_int_equal(counted("pawl_lock_waiters{class=\"let-go\"} "), 0);
+    assert_int_equal(counted("pawl_locks_held{class=\"let-go\"} "), 0);
+}
+
 const struct contract_case event_cases[] = {
     CASE(event_of_a_grant, ALWAYS),
     CASE(event_after_waiting, ALWAYS),
@@ -223,6 +252,7 @@ const struct contract_case event_cases[] = {
     CASE(event_of_a_failure, ALWAYS),
     CASE(release_cancels_what_is_pending, ALWAYS),
     CASE(many_at_once, ALWAYS),
+    CASE(let_go_while_asked_for, ALWAYS),
     CASE(loss_is_told_everywhere, ALWAYS),
     CASE(loss_of_a_blocking_lock, ALWAYS),
     CASE(renewed_while_held, TTL),

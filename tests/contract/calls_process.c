@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ static int use_in_child(void *data) {
     struct both *both = data;
     pawl_lock *lock = NULL;
     pawl_event event = PAWL_EVENT_INIT;
-    if (pawl_check(both->lock) != PAWL_ELOST) return 1;
+    if (pawl_check(both->lock) != PAWL_ELOST || pawl_remaining_ms(both->lock) > 0) return 1;
     if (pawl_acquire(both->client, "forked2", NULL, &lock, NULL) != PAWL_EINVALID) return 2;
     if (pawl_acquire_start(both->client, "forked2", NULL, NULL, &lock, NULL) != PAWL_EINVALID) return 3;
     if (pawl_release(both->lock, 100, NULL) != PAWL_EINVALID) return 4;
@@ -88,7 +89,7 @@ static int use_early_in_child(void *data) {
     pawl_client *client = data;
     int code = pawl_acquire(client, "early", NULL, &lock, NULL);
     if (code == PAWL_OK) code = pawl_release(lock, AWAIT_MS, NULL);
-    pawl_close(client);
+    pawl_forget(client); /* its own by now: closed, and its thread ended first */
     return code;
 }
 
@@ -104,6 +105,25 @@ static void child_has_a_client_of_its_own(void **state) {
 }
 
 #endif
+
+/* The thread that would do it may not have been started yet. */
+static void release_needs_no_descriptor(void **state) {
+    struct suite *suite = *state;
+    pawl_client *client = call_open(suite), *other = call_open(suite);
+    pawl_lock *lock = call_acquire(client, "no-descriptor", 0);
+    struct rlimit was, none;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none = (struct rlimit){3, was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int code = pawl_release(lock, 0, NULL);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    assert_int_equal(code, PAWL_OK);
+    int64_t end = call_now_ms() + AWAIT_MS;
+    while ((code = call_try(other, "no-descriptor")) == PAWL_EBUSY && call_now_ms() < end) poll(NULL, 0, 5);
+    assert_int_equal(code, PAWL_OK);
+    pawl_close(client);
+    pawl_close(other);
+}
 
 static void ttl_needs_no_descriptor(void **state) {
     struct suite *suite = *state;
@@ -170,6 +190,7 @@ const struct contract_case process_cases[] = {
 #if !defined(__SANITIZE_THREAD__) /* which mistakes the child's threads for the parent's */
     CASE(child_has_a_client_of_its_own, ALWAYS),
 #endif
+    CASE(release_needs_no_descriptor, ALWAYS),
     CASE(ttl_needs_no_descriptor, LOCK_LIFE),
     CASE(descriptors_outlive_the_holder, DESCRIPTORS),
     {0},

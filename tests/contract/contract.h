@@ -96,7 +96,7 @@ extern int contract_case_number;
 int case_setup(void **state);
 int case_teardown(void **state);
 extern const struct contract_case basic_cases[], wait_cases[], limit_cases[];
-extern const struct contract_case call_cases[], event_cases[], process_cases[], away_cases[];
+extern const struct contract_case call_cases[], argument_cases[], event_cases[], process_cases[], away_cases[];
 /* What this program runs: lists.c, or calls.c. */
 extern const struct contract_case *const contract_lists[];
 void contract_prepare(struct suite *, const char *module);

@@ -29,6 +29,14 @@ static void test_margin(void **data) {
     assert_int_equal(life.margin_ns, 700 * MS);
 }
 
+static void test_only_one_value_is_without_end(void **data) {
+    (void)data;
+    struct life life = started(3000, 100, -1);
+    assert_int_equal(life.safe_until_ns, LIFE_ENDLESS);
+    life = started(3000, 100, -2); /* a rounding, or nonsense: never a false held */
+    assert_int_equal(life_due(&life, T), LIFE_LOSE);
+}
+
 static void test_deadline_counts_from_the_send_time(void **data) {
     (void)data;
     struct life life = started(3000, 100, 3000);
@@ -114,6 +122,7 @@ static void test_random_walk(void **data) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_margin),
+        cmocka_unit_test(test_only_one_value_is_without_end),
         cmocka_unit_test(test_deadline_counts_from_the_send_time),
         cmocka_unit_test(test_a_repeat_counts_what_is_left),
         cmocka_unit_test(test_endless),
