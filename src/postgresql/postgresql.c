@@ -82,6 +82,34 @@ static void stop_waiting(struct bk_claim *claim) {
     claim->pin = NULL;
 }
 
+/* --- giving back --- */
+
+static enum bk_says unlock(struct bk_session *s, const struct bk_claim *claim, struct bk_until until,
+                           pawl_error *error) {
+    AUTO_RESULT result = NULL;
+    struct key key;
+    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
+    enum bk_says says = question(s, claim->shared ? UNLOCK_S : UNLOCK_X, key.n, key.values, until, &result, error);
+    if (says != BK_YES) return says;
+    return strcmp(PQgetvalue(result, 0, 0), "t") == 0 ? BK_YES : BK_NO;
+}
+
+/* The session goes, and with it whatever it may have of a lock that nobody knows of. */
+static enum bk_says end_session(struct bk_session *s) {
+    s->gone = true;
+    return BK_UNKNOWN;
+}
+
+/* A statement that fails behind the lock, as where no number may be drawn, leaves the lock with the session. To free
+ * what may not be there needs no room in a lock table that is full, unlike looking. Where a shared one may be held
+ * already, as often as nobody knows, the session goes if it is there. alone: the session waited, and holds no other. */
+static enum bk_says refused(struct bk_session *s, struct bk_claim *claim, bool alone, struct bk_until until) {
+    struct bk_grant perhaps = {.claim = claim};
+    bool free_it = alone || !claim->shared;
+    enum bk_says says = free_it ? unlock(s, claim, until, NULL) : look_prove(s, &perhaps, until, NULL);
+    return says == BK_NO || (says == BK_YES && free_it) ? BK_FAULT : end_session(s);
+}
+
 /* --- waiting --- */
 
 static enum bk_says still_waiting(struct bk_session *s, const struct waiting *w, int64_t now, struct bk_busy *ret) {
@@ -141,8 +169,10 @@ static enum bk_says go_on_waiting(struct bk_session *s, struct bk_claim *claim, 
     int64_t now = clock_now_ns();
     if (PQstatus(s->conn) == CONNECTION_OK && PQisBusy(s->conn) && now < w->answer_ns) /* woken for nothing yet */
         return still_waiting(s, w, now, ret_busy);
-    if (now >= w->answer_ns) until.at_ns = now; /* silent beyond its slice: another connection may do better */
-    enum bk_says says = question_answer(s, until, &result, error);
+    struct bk_until answer = until;
+    if (now >= w->answer_ns) answer.at_ns = now; /* silent beyond its slice: another connection may do better */
+    enum bk_says says = question_answer(s, answer, &result, error);
+    if (says == BK_FAULT) return refused(s, claim, true, until);
     if (says != BK_YES) return says;
     if (PQgetisnull(result, 0, 0)) {
         look_holder(s, claim, until, ret_busy->holder);
@@ -153,27 +183,6 @@ static enum bk_says go_on_waiting(struct bk_session *s, struct bk_claim *claim, 
 
 /* --- the contract --- */
 
-static enum bk_says unlock(struct bk_session *s, const struct bk_claim *claim, struct bk_until until,
-                           pawl_error *error) {
-    AUTO_RESULT result = NULL;
-    struct key key;
-    if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
-    enum bk_says says = question(s, claim->shared ? UNLOCK_S : UNLOCK_X, key.n, key.values, until, &result, error);
-    if (says != BK_YES) return says;
-    return strcmp(PQgetvalue(result, 0, 0), "t") == 0 ? BK_YES : BK_NO;
-}
-
-/* A statement that fails behind the lock, as where no number may be drawn, leaves the lock with the session. To free
- * what may not be there needs no room in a lock table that is full, unlike looking. A shared one may be held there
- * already, as often as nobody knows: if it is there, the session goes. */
-static enum bk_says refused_try(struct bk_session *s, struct bk_claim *claim, struct bk_until until) {
-    struct bk_grant perhaps = {.claim = claim};
-    enum bk_says says = claim->shared ? look_prove(s, &perhaps, until, NULL) : unlock(s, claim, until, NULL);
-    if (says == BK_NO || (says == BK_YES && !claim->shared)) return BK_FAULT;
-    s->gone = true;
-    return BK_UNKNOWN;
-}
-
 static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct bk_until until, struct bk_grant *ret,
                            struct bk_busy *ret_busy, pawl_error *error) {
     AUTO_RESULT result = NULL;
@@ -181,7 +190,7 @@ static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct 
     if (!key_of(s->bk->key, claim->name, claim->name_len, &key, error)) return BK_FAULT;
     int64_t asked_ns = clock_now_ns();
     enum bk_says says = question(s, claim->shared ? TRY_S : TRY_X, key.n, key.values, until, &result, error);
-    if (says == BK_FAULT && !s->owes) return refused_try(s, claim, until);
+    if (says == BK_FAULT && !s->owes) return refused(s, claim, false, until);
     if (says != BK_YES) return says;
     if (!PQgetisnull(result, 0, 0)) return grant(s, PQgetvalue(result, 0, 0), asked_ns, ret, error);
     ret_busy->ask_again_ms = POLL_LOW_MS;
@@ -272,16 +281,18 @@ static enum bk_says forget(struct bk_session *s, struct bk_claim *claim, struct 
     }
     enum bk_says says = question_answer(s, until, &result, error);
     if (says == BK_UNKNOWN) return says;
-    if (says == BK_YES && !PQgetisnull(result, 0, 0)) return unlock(s, claim, until, error);
-    /* Cancelled. The lock may have been granted in that very moment: the answer of the lock table counts. */
+    /* If it was cancelled, the lock may have been granted in that very moment: the answer of the lock table counts. */
     struct bk_grant perhaps = {.claim = claim};
-    says = look_prove(s, &perhaps, until, error);
-    return says == BK_YES ? unlock(s, claim, until, error) : says;
+    bool granted = says == BK_YES && !PQgetisnull(result, 0, 0);
+    says = granted ? BK_YES : look_prove(s, &perhaps, until, error);
+    if (says == BK_YES) says = unlock(s, claim, until, error);
+    return says == BK_FAULT ? end_session(s) : says;
 }
 
 static enum bk_says release(struct bk_session *s, struct bk_grant *const grants[], int n, struct bk_until until,
                             enum bk_says ret[], pawl_error *error) {
     static char sent;
+    for (int i = 0; i < n; i++) ret[i] = BK_UNKNOWN;
     for (int i = 0; i < n; i++) {
         if (grants[i]->of == &sent) { /* a second unlock could meet a grant of somebody else in this session */
             ret[i] = question_settle(s, until, error);

@@ -69,8 +69,7 @@ bool key_mode_parse(const char *text, enum key_mode *ret);
 /* statement.c: the texts, as they follow from the parameters. false: out of memory. */
 bool statements_make(struct bk *bk);
 void statements_free(struct bk *bk);
-/* What pawl.wait does, where pawl need not be installed (?token=off): the parameters were set by WAIT. Whatever the
- * session holds is what it waited for. */
+/* What pawl.wait does, where pawl need not be installed (?token=off): the parameters were set by WAIT. */
 extern const char statement_bare_wait[];
 
 /* session.c */

@@ -59,8 +59,13 @@ const char statement_bare_wait[] =
     "ELSIF a[4] IS NULL THEN PERFORM pg_advisory_lock(a[3]);"
     "ELSE PERFORM pg_advisory_lock(a[3]::int4, a[4]::int4); END IF;"
     "EXCEPTION WHEN lock_not_available OR query_canceled THEN NULL; END $$;"
-    "SELECT CASE WHEN EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()) "
-    "THEN 0 END";
+    "SELECT CASE WHEN EXISTS (SELECT FROM pg_locks l CROSS JOIN (SELECT b[1] AS shared, b[3] AS first, b[4] AS second "
+    "FROM (SELECT string_to_array(current_setting('pawl.wait'), ',')::bigint[] AS b) x) w "
+    "WHERE l.locktype = 'advisory' AND l.granted AND l.pid = pg_backend_pid() "
+    "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    "AND l.classid::int8 = CASE WHEN second IS NULL THEN first >> 32 ELSE first END & 4294967295 "
+    "AND l.objid::int8 = coalesce(second, first) & 4294967295 AND l.objsubid = CASE WHEN second IS NULL THEN 1 ELSE 2 "
+    "END AND l.mode = CASE shared WHEN 1 THEN 'ShareLock' ELSE 'ExclusiveLock' END) THEN 0 END";
 
 bool statements_make(struct bk *bk) {
     const char *key = key_expression(bk->key), *two = bk->key == KEY_INT4X2 ? "NULL, " : "",

@@ -104,6 +104,50 @@ static void test_a_held_lock_keeps_no_transaction_open(void **state) {
     pawl_close(client);
 }
 
+/* Who waited for it and may draw no number has it by then: it must not stay with his session, which lives on. read:
+ * the refusal is read by the wait; else the wait is given up before, and nothing may be looked up either. */
+static void refused_behind_the_lock(bool shared, bool read) {
+    char url[128];
+    int one = 1;
+    pawl_client *a = client_of(server.url, 0), *b;
+    pawl_lock *held = hold(a, "refused"), *lock;
+    pawl_acquire_options options = PAWL_ACQUIRE_INIT;
+    pawl_event event = PAWL_EVENT_INIT;
+    PGconn *conn = sql_dial(server.port, "");
+    sql_does(conn, "GRANT USAGE ON SEQUENCE pawl.token TO PUBLIC; GRANT SELECT ON pg_catalog.pg_locks TO PUBLIC");
+    snprintf(url, sizeof url, "postgresql://bob@127.0.0.1:%d/postgres", server.port);
+    b = client_of(url, 0);
+    options.shared = shared;
+    must(pawl_acquire_start(b, "refused", &options, NULL, &lock, &holding_error));
+    assert_true(server_until(waiting, &one, 20000));
+    sql_does(conn, "REVOKE ALL ON SEQUENCE pawl.token FROM PUBLIC");
+    if (!read) sql_does(conn, "REVOKE ALL ON pg_catalog.pg_locks FROM PUBLIC");
+    let_go(held);
+    if (read) {
+        for (int64_t end = clock_now_ns() + 20 * NS_PER_S; !pawl_next_event(b, &event) && clock_now_ns() < end;)
+            continue;
+        assert_int_equal(event.type, PAWL_FAILED);
+        assert_int_equal(event.code, PAWL_EDENIED);
+    } else {
+        pawl_release(lock, 5000, NULL);
+    }
+    must(take(a, "refused", 20000, &held));
+    let_go(held);
+    sql_does(conn,
+             "GRANT USAGE, SELECT ON SEQUENCE pawl.token TO PUBLIC; GRANT SELECT ON pg_catalog.pg_locks TO PUBLIC");
+    PQfinish(conn);
+    pawl_close(b);
+    pawl_close(a);
+}
+
+static void test_what_was_refused_behind_the_lock_is_given_back(void **state) {
+    (void)state;
+    PGconn *conn = sql_dial(server.port, "");
+    sql_does(conn, "CREATE ROLE bob LOGIN");
+    PQfinish(conn);
+    for (int i = 0; i < 4; i++) refused_behind_the_lock(i & 1, i & 2);
+}
+
 int main(void) {
     if (access("/usr/lib/postgresql", X_OK)) {
         printf("1..0 # SKIP no PostgreSQL server here\n");
@@ -113,6 +157,7 @@ int main(void) {
         cmocka_unit_test(test_a_killed_waiter_leaves_the_queue),
         cmocka_unit_test(test_an_index_is_made_under_the_lock),
         cmocka_unit_test(test_a_held_lock_keeps_no_transaction_open),
+        cmocka_unit_test(test_what_was_refused_behind_the_lock_is_given_back),
     };
     return cmocka_run_group_tests_name("postgresql queue", tests, group_setup, group_teardown);
 }

@@ -111,6 +111,35 @@ static void test_one_number_a_grant(void **state) {
     PQfinish(holder);
 }
 
+/* ?token=off: what else the session holds, or that lock in the other mode, is not what it waited for. */
+static void test_a_bare_wait_finds_its_own_lock(void **state) {
+    (void)state;
+    static const char *const keys[] = {"7", "-5000000007", "-7,2147483647"};
+    PGconn *c = sql_dial(primary.port, ""), *holder = sql_dial(primary.port, "");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        for (int shared = 0; shared < 2; shared++) {
+            sql_does(c, "SELECT pg_advisory_lock_shared(4711), pg_advisory_lock(4712), pg_advisory_lock(0, 7)");
+            sql_does(holder, "SELECT pg_advisory_lock(%s)", keys[i]);
+            sql_does(c, "SET pawl.wait = '%d,50,%s'", shared, keys[i]);
+            char *answer = sql_ask(c, statement_bare_wait);
+            assert_string_equal(answer, "");
+            free(answer);
+            sql_does(holder, "SELECT pg_advisory_unlock_all()");
+            answer = sql_ask(c, statement_bare_wait);
+            assert_string_equal(answer, "0");
+            free(answer);
+            sql_does(c, "SET pawl.wait = '%d,50,%s'", !shared, keys[i]);
+            sql_does(holder, "SELECT pg_try_advisory_lock_shared(%s)", keys[i]);
+            answer = sql_ask(c, statement_bare_wait);
+            assert_string_equal(answer, shared ? "" : "0"); /* nobody keeps a session from what it has itself */
+            free(answer);
+            sql_does(holder, "SELECT pg_advisory_unlock_all()");
+            sql_does(c, "SELECT pg_advisory_unlock_all()");
+        }
+    PQfinish(c);
+    PQfinish(holder);
+}
+
 static int64_t transactions(PGconn *c) { return sql_number(c, "SELECT pg_snapshot_xmax(pg_current_snapshot())"); }
 
 /* A number of 32 is written ahead; the others come from memory, without a transaction id and without a flush. */
@@ -249,6 +278,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_one_number_a_grant),
+        cmocka_unit_test(test_a_bare_wait_finds_its_own_lock),
         cmocka_unit_test(test_idle_server_burns_no_transaction_ids),
         cmocka_unit_test(test_flush_when_needed),
         cmocka_unit_test(test_admission_keeps_nobody_waiting),
