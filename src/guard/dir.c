@@ -150,11 +150,12 @@ static int lock_file(struct guard_store *store, const char *name, int64_t until_
     for (int64_t pause_ns = NS_PER_MS;;) {
         int fd = openat(store->dir_fd, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
         if (fd < 0) return system_error(store, error, "open", name);
-        if (fcntl(fd, F_OFD_SETLK, &whole) == 0 && still_there(store, fd, name)) {
+        bool locked = fcntl(fd, F_OFD_SETLK, &whole) == 0;
+        if (locked && still_there(store, fd, name)) {
             store->lock_fd = fd;
             return PAWL_OK;
         }
-        if (errno != EAGAIN && errno != EACCES && errno != ENOENT && errno != EINTR && errno != 0) {
+        if (!locked && errno != EAGAIN && errno != EACCES && errno != EINTR) {
             int code = system_error(store, error, "lock", name);
             close(fd);
             return code;
@@ -165,7 +166,6 @@ static int lock_file(struct guard_store *store, const char *name, int64_t until_
                              store->resource, store->path, name);
         clock_wait_fd(-1, 0, clock_now_ns() + random_between(pause_ns / 2, pause_ns), -1);
         if (pause_ns < 16 * NS_PER_MS) pause_ns *= 2;
-        errno = 0;
     }
 }
 
