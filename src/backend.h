@@ -51,7 +51,7 @@ struct bk_life {
 struct bk_grant {
     const struct bk_claim *claim; /* as it was taken; set by the core */
     uint64_t token;               /* 1 .. 2^53-1 */
-    int64_t left_ms;              /* left when the reply was made; -1: as long as the session, or `of`, lives */
+    int64_t left_ms;              /* left when the reply was made; -1: as long as the session, or claim->life, lives */
     struct bk_session *pin;       /* session-bound: release only there; NULL: any session */
     void *of;                     /* the backend's; freed by end */
 };

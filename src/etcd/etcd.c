@@ -51,7 +51,7 @@ static enum bk_says grant(struct bk_session *s, struct bk_claim *claim, int64_t 
     line->seen = answer->header->revision;
     line->token = token;
     line->watch_id = 0;
-    *ret = (struct bk_grant){.claim = ret->claim, .token = token, .left_ms = claim->ttl_ms, .of = line};
+    *ret = (struct bk_grant){.claim = ret->claim, .token = token, .left_ms = -1, .of = line};
     return BK_YES;
 }
 
@@ -86,15 +86,16 @@ static enum bk_says try_it(struct bk_session *s, struct bk_claim *claim, struct 
     return BK_NO;
 }
 
-/* Watches the one just before us, unless that is done already. */
-static void watch(struct bk_session *s, const struct bk_claim *claim, struct place_in_line *line,
-                  const Pb__KeyValue *before) {
+/* Watches the one just before us, unless that is done already. How soon to look, whatever is heard. */
+static int64_t watch(struct bk_session *s, const struct bk_claim *claim, struct place_in_line *line,
+                     const Pb__KeyValue *before) {
     unsigned hub = atomic_load(&s->bk->hub_number);
-    if (line->hub == hub && line->before == before->create_revision) return;
+    if (line->hub == hub && line->before == before->create_revision && line->watch_id) return LOOK_MS;
     if (line->hub == hub && line->watch_id) hub_never_mind(s->bk, line->watch_id);
     line->hub = hub;
     line->before = before->create_revision;
     line->watch_id = hub_wish(s->bk, claim->owner, before->key.data, before->key.len, line->seen);
+    return line->watch_id ? LOOK_MS : POLL_MS;
 }
 
 /* In line behind `before`, at the answer's revision. holder NULL: not known. If it cannot be had, that is no failure:
@@ -106,14 +107,14 @@ static enum bk_says stand_behind(struct bk_session *s, struct bk_claim *claim, c
     struct asking a;
     AUTO_TXN named = NULL;
     line->seen = answer->header->revision;
-    watch(s, claim, line, before);
-    fill_busy(holder, LOOK_MS, true, ret_busy);
+    int64_t look_ms = watch(s, claim, line, before);
+    fill_busy(holder, look_ms, true, ret_busy);
     if (holder) return BK_NO;
     ask_begin(&a);
     a.txn.n_compare = 0;
     ask_range(&a, true, k->lock, k->end, 0);
-    if (txn(s, &a.txn, until, &named, NULL) == BK_YES) fill_busy(only(range_at(named, 0)), LOOK_MS, true, ret_busy);
-    else *ret_busy = (struct bk_busy){.ask_again_ms = LOOK_MS, .wake_fd = -1, .queued = true};
+    if (txn(s, &a.txn, until, &named, NULL) == BK_YES) fill_busy(only(range_at(named, 0)), look_ms, true, ret_busy);
+    else *ret_busy = (struct bk_busy){.ask_again_ms = look_ms, .wake_fd = -1, .queued = true};
     return BK_NO;
 }
 
@@ -239,6 +240,7 @@ static bool given(const struct bk_grant *grant) {
 
 static enum bk_says release(struct bk_session *s, struct bk_grant *const grants[], int n, struct bk_until until,
                             enum bk_says ret[], pawl_error *error) {
+    for (int i = 0; i < n; i++) ret[i] = BK_UNKNOWN; /* those that an early end leaves out */
     for (int i = 0; i < n; i++) {
         http2_doing(s->h, "releasing", grants[i]->claim->name);
         ret[i] = given(grants[i]) ? delete_own(s, grants[i]->claim, until, error) : BK_NO;

@@ -104,7 +104,8 @@ enum bk_says hub_open(struct bk *bk, struct bk_until until, pawl_error *error);
 int hub_fd(struct bk *bk);
 enum bk_says hub_io(struct bk *bk, bk_wake *wake, void *data, pawl_error *error);
 void hub_close(struct bk *bk, bool forked);
-/* Any thread: tell `owner` when `key`, which was there at the revision `seen`, is deleted. The id of the watch. */
+/* Any thread: tell `owner` when `key`, which was there at the revision `seen`, is deleted. The id of the watch; 0:
+ * nobody will tell, so it is to be looked at often. */
 int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length, int64_t seen);
 void hub_never_mind(struct bk *bk, int64_t watch_id); /* any thread */
 void hub_watch(struct bk *bk, const struct bk_grant *grant);

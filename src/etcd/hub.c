@@ -10,6 +10,7 @@
 #include "etcd.h"
 #include "map.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#define WISHES_BYTES (1 << 20) /* 256 packets, a page each; more needs a privilege */
 #define SIGN_S 4 /* a sign of life is asked for so often; it is dead if none came until the next one is due */
 #define OVER_MAX 16
 #define OWN_AT_A_TIME 256 /* holders' keys in a second: some 20 ms of the server's time */
@@ -55,18 +57,23 @@ struct hub {
 
 static int64_t next_id(struct bk *bk) { return atomic_fetch_add(&bk->watch_id, 1) + 1; }
 
-/* A full pipe loses the wish: its waiter still looks from time to time. */
-static void tell(struct bk *bk, const struct wish *wish) {
-    if (write(bk->wish_write, wish, offsetof(struct wish, key) + wish->length) < 0) errno = 0;
+/* A pipe has room for 16 packets; it is made larger when more wishes come at once than the keeper reads, no sooner, as
+ * what a user's pipes may have together is bounded. */
+static bool tell(struct bk *bk, const struct wish *wish) {
+    size_t size = offsetof(struct wish, key) + wish->length;
+    if (write(bk->wish_write, wish, size) >= 0) return true;
+    fcntl(bk->wish_write, F_SETPIPE_SZ, WISHES_BYTES);
+    bool told = write(bk->wish_write, wish, size) >= 0;
+    errno = 0;
+    return told;
 }
 
 int64_t hub_wish(struct bk *bk, const unsigned char owner[16], const unsigned char *key, size_t length, int64_t seen) {
     struct wish wish = {.id = next_id(bk), .seen = seen, .length = (uint16_t)length};
-    if (length == 0 || length > sizeof wish.key) return 0; /* somebody else's long key: looked at from time to time */
+    if (length == 0 || length > sizeof wish.key) return 0; /* somebody else's long key */
     memcpy(wish.owner, owner, 16);
     memcpy(wish.key, key, length);
-    tell(bk, &wish);
-    return wish.id;
+    return tell(bk, &wish) ? wish.id : 0;
 }
 
 void hub_never_mind(struct bk *bk, int64_t watch_id) {

@@ -230,6 +230,26 @@ static void test_a_place_in_line_that_is_removed(void **state) {
     pawl_close(d);
 }
 
+/* A key of another program that is longer than what the watch can be told of: who waits behind it looks himself. */
+static void test_who_waits_behind_a_long_key_looks_himself(void **state) {
+    (void)state;
+    char key[2000];
+    pawl_acquire_options o = PAWL_ACQUIRE_INIT;
+    pawl_error error = PAWL_ERROR_INIT;
+    pawl_lock *waiting;
+    pawl_client *c = client(url, 60000);
+    o.wait_ms = 60000;
+    snprintf(key, sizeof key, "/locks/n/%01880d", 0);
+    etcdctl("put %s other", key);
+    assert_int_equal(pawl_acquire_start(c, "n", &o, NULL, &waiting, &error), PAWL_OK);
+    await_keys(2);
+    etcdctl("del %s", key);
+    int64_t removed = ran_ns();
+    must_be_granted(c, waiting);
+    assert_in_range(ran_since(removed), 0, 10000); /* not the half minute of one that is told */
+    pawl_close(c);
+}
+
 /* --- many --- */
 
 static double asked(void) {
@@ -391,6 +411,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_names_that_begin_alike_do_not_meet, one, teardown),
         cmocka_unit_test_setup_teardown(test_queued_twice, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_place_in_line_that_is_removed, one, teardown),
+        cmocka_unit_test_setup_teardown(test_who_waits_behind_a_long_key_looks_himself, one, teardown),
         cmocka_unit_test_setup_teardown(test_each_release_wakes_one, one, teardown),
         cmocka_unit_test_setup_teardown(test_no_hand_over_stalls, one, teardown),
         cmocka_unit_test_setup_teardown(test_a_waiter_whose_lease_ended_is_not_served_with_it, one, teardown),
