@@ -114,13 +114,24 @@ static void handle_signal(struct front *f, const struct signalfd_siginfo *info) 
         if (!from_kernel) forward(f, sig);
         return;
     default:
-        if (ends(sig)) send_cancel(f, sig); /* --hold-at-least */
+        if (ends(sig) && !ignored) send_cancel(f, sig); /* --hold-at-least */
+    }
+}
+
+/* What commands of earlier rounds left behind. The holder, and CMD after it, are others' to reap: until then their pids
+ * are in use. */
+static void reap_left(const struct front *f) {
+    siginfo_t info;
+    while (info.si_pid = 0, waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid) {
+        if (info.si_pid == f->holder || info.si_pid == atomic_load(&f->shared->cmd)) return;
+        waitpid(info.si_pid, NULL, WNOHANG);
     }
 }
 
 static void read_signals(struct front *f) {
     struct signalfd_siginfo info;
     while (read(f->signal_fd, &info, sizeof info) == sizeof info) handle_signal(f, &info);
+    reap_left(f);
 }
 
 /* --- the holder's messages --- */
@@ -184,7 +195,8 @@ static void arm(struct front *f) {
         at = least(at, kill_at(f, safe));
         if (tells(f)) at = least(at, tell_at(f, safe));
     }
-    if (at != INT64_MAX) when.it_value = (struct timespec){.tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S + 1};
+    if (at <= 0) at = 1; /* 0 would disarm it */
+    if (at != INT64_MAX) when.it_value = (struct timespec){.tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S};
     timerfd_settime(f->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
@@ -344,10 +356,14 @@ static int set_up(struct front *f) {
 /* Between two rounds of --repeat: at least PAUSE_MS from start to start, and no end of waiting after a signal. */
 static void pause_before_next(struct front *f) {
     int64_t until = clock_after_ms(f->began_ns, PAUSE_MS);
+    f->holder = 0;
+    atomic_store(&f->shared->cmd, 0); /* both are reaped */
+    reap_left(f);
     while (!f->stop && clock_wait_fd(f->signal_fd, POLLIN, until, -1) == 1) {
         struct signalfd_siginfo info;
         while (read(f->signal_fd, &info, sizeof info) == sizeof info)
             if (ends((int)info.ssi_signo) && !sigismember(&f->run->ignored, (int)info.ssi_signo)) f->stop = true;
+        reap_left(f);
     }
 }
 

@@ -382,15 +382,18 @@ static void pass_on(struct holder *h, int status) {
     }
 }
 
-/* --hold-at-least: until then, or until front says that the user has had enough. */
+/* --hold-at-least: until then, until the lock is lost, or until front says that the user has had enough. */
 static void hold_on(struct holder *h) {
+    enum { SOCK, FRONT, TIMER, LOST, N };
     int64_t at = clock_after_ms(h->granted_ns, h->run->options.hold_at_least_ms);
-    struct pollfd p[2] = {{.fd = h->sock_closed ? -1 : h->sock, .events = POLLIN},
-                          {.fd = h->front_fd, .events = POLLIN}};
     while (!atomic_load(&h->shared->asked_to_end) && clock_now_ns() < at && pawl_check(h->lock) == PAWL_OK) {
+        struct pollfd p[N] = {[SOCK] = {.fd = h->sock_closed ? -1 : h->sock, .events = POLLIN},
+                              [FRONT] = {.fd = h->front_fd, .events = POLLIN},
+                              [TIMER] = {.fd = h->timer_fd, .events = POLLIN},
+                              [LOST] = {.fd = h->lost_fd, .events = POLLIN}};
         arm(h, at);
-        struct pollfd all[3] = {p[0], p[1], {.fd = h->timer_fd, .events = POLLIN}};
-        if (poll(all, 3, -1) > 0 && (all[0].revents || all[1].revents)) return;
+        if (poll(p, N, -1) <= 0) continue;
+        if (p[FRONT].revents || p[LOST].revents || (p[SOCK].revents && read_front(h) != 0)) return;
     }
 }
 

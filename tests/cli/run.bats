@@ -327,6 +327,19 @@ os.execv(sys.argv[1], ["pawl", "run", "n", "sh", "-c", "sh -c \"exit 3\"; exit $
     start=$(date +%s%N)
     run -0 pawl run --hold-at-least 0.3 n true
     [ $((($(date +%s%N) - start) / 1000000)) -ge 300 ]
+    rm -f done
+    start=$(date +%s%N)
+    (trap '' HUP && exec "$PAWL" run --hold-at-least 3s n touch done) 3>&- & # a signal that is ignored ends nothing
+    pid=$!
+    until_ok 5 test -e done
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        kill -HUP "$pid" || true
+        read -rt 0.1 <> <(:) || true
+    done
+    wait "$pid" && code=0 || code=$?
+    pid=
+    [ "$code" = 0 ]
+    [ $((($(date +%s%N) - start) / 1000000)) -ge 3000 ]
 }
 
 @test "--max-hold ends a command that hangs: TERM, then KILL after the grace" {
@@ -355,6 +368,17 @@ os.execv(sys.argv[1], ["pawl", "run", "n", "sh", "-c", "sh -c \"exit 3\"; exit $
     wait "$other" && code=0 || code=$?
     [ "$code" = 143 ]
     [ ! -e elected ]
+}
+
+@test "--repeat leaves no zombie of what a command left behind" {
+    no_zombies() { ! ps -o stat= --ppid "$pid" | grep -q Z; }
+    "$PAWL" run -q --repeat n sh -c 'echo >>rounds; sleep 0.2 3>&- & exit 0' 3>&- &
+    pid=$!
+    until_ok 10 sh -c '[ "$(wc -l <rounds)" -ge 3 ]'
+    until_ok 10 no_zombies
+    kill "$pid"
+    wait "$pid" || true
+    pid=
 }
 
 @test "--receipt has one line for every outcome" {

@@ -165,6 +165,12 @@ falls_silent() {
     [[ $out != *hunter2secret* && $out != *wrongsecret* ]]
 }
 
+@test "a loss during --hold-at-least ends it: 122" {
+    run --separate-stderr -122 timeout 60 "$PAWL" run -t 2s --hold-at-least 10m n redis-cli -p "$PAWL_TEST_REDIS_PORT" DEL pawl:n
+    [ "$output" = 1 ]
+    in_stderr "pawl: n: "
+}
+
 @test "elected again after a loss, with a higher token" {
     start -t 3s --repeat n bash -c 'echo $PAWL_TOKEN >>tokens; touch up; sleep 30'
     redis DEL pawl:n
