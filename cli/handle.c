@@ -170,29 +170,35 @@ static bool same_user(int fd) {
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
 }
 
+static bool talk(int fd, const struct sockaddr_un *address, struct hold_result *ret) {
+    const struct timeval patience = {.tv_sec = 10}; /* twice what a release may take */
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience); /* for connect: others may wait before us */
+    if (connect(fd, (const struct sockaddr *)address, sizeof *address)) return false;
+    errno = EPERM;
+    if (!same_user(fd) || send(fd, "release\n", 8, MSG_NOSIGNAL) != 8) return false;
+    errno = ECONNRESET; /* when it ends before the result is whole */
+    return read_result(fd, ret);
+}
+
+/* Dead is only one whose socket nobody listens on. */
 static enum handle_state ask(int directory, const char *handle, struct hold_result *ret) {
     struct sockaddr_un address;
     socket_address(directory, handle, &address);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        complain(EXIT_FAILED, NULL, "cannot make a socket: %s", strerror(errno));
+    for (int tries = 0;; tries++) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool ok = fd >= 0 && talk(fd, &address, ret);
+        int error = errno;
+        if (fd >= 0) close(fd);
+        if (ok) return HANDLE_TALKS;
+        if (error == ENOENT) return HANDLE_UNKNOWN;
+        if (error == ECONNREFUSED) return HANDLE_DIED;
+        if ((error == EPIPE || error == ECONNRESET) && tries < 3) continue; /* it ended meanwhile: now that shows */
+        if (error == EAGAIN)
+            complain(EXIT_FAILED, NULL, "release: the hold %s does not answer: is its process stopped?", handle);
+        else complain(EXIT_FAILED, NULL, "release: cannot ask the hold %s: %s", handle, strerror(error));
         return HANDLE_ERROR;
     }
-    const struct timeval patience = {.tv_sec = 10}; /* twice what a release may take */
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    enum handle_state state = HANDLE_DIED;
-    if (connect(fd, (struct sockaddr *)&address, sizeof address)) {
-        if (errno == ENOENT) state = HANDLE_UNKNOWN;
-    } else if (same_user(fd) && send(fd, "release\n", 8, MSG_NOSIGNAL) == 8) {
-        errno = 0;
-        if (read_result(fd, ret)) state = HANDLE_TALKS;
-        else if (errno == EAGAIN) {
-            complain(EXIT_FAILED, NULL, "release: the hold %s does not answer: is its process stopped?", handle);
-            state = HANDLE_ERROR;
-        }
-    }
-    close(fd);
-    return state;
 }
 
 enum handle_state handle_release(const char *handle, struct hold_result *ret) {

@@ -148,6 +148,23 @@ gone() { ! kill -0 "$1" 2>/dev/null; }
     in_stderr "the hold $handle does not answer"
 }
 
+@test "nor do more askers than its queue has room for hang, or take it for dead" {
+    [ -n "${PAWL_TEST_FULL:-}" ] || skip "takes 10 s; see ./check --full"
+    handle=$(pawl hold -d n)
+    kill -STOP "${handle%-*}"
+    for i in 1 2 3 4 5 6 7 8; do
+        timeout 100 "${PAWL_BIN:-pawl}" release "$handle" 2>"$BATS_TEST_TMPDIR/said$i" 3>&- &
+        askers[i]=$!
+    done
+    for i in 1 2 3 4 5 6 7 8; do
+        wait "${askers[i]}" && code=0 || code=$?
+        [ "$code" = 125 ]
+        grep "the hold $handle does not answer" "$BATS_TEST_TMPDIR/said$i"
+    done
+    [ -S "$(handles)/$handle.sock" ]
+    kill -CONT "${handle%-*}"
+}
+
 @test "what is no handle is refused" {
     for bad in '' x ../../etc 1-2 4711-0123456789ABCDEF 4711-0123456789abcdef0 -- ; do
         run --separate-stderr -125 pawl release "$bad"
