@@ -133,7 +133,14 @@ static int write_page(int dir, struct page *page) {
     unlinkat(dir, draft, 0);
     int fd = openat(dir, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!file) return errno;
+    if (!file) {
+        number = errno;
+        if (fd >= 0) {
+            close(fd);
+            unlinkat(dir, draft, 0);
+        }
+        return number;
+    }
     metrics_write(&page->counters, false, file);
     write_gauges(page, file);
     if (fflush(file) || ferror(file) || fchmod(fd, 0644)) number = errno;

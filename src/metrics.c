@@ -114,18 +114,41 @@ static void head(FILE *file, const char *metric, const char *type, const char *h
     fprintf(file, "# HELP %s %s\n# TYPE %s %s\n", metric, help, metric, type);
 }
 
+/* By hand: printf would write the comma of the application's locale. places: of the fraction, 6 at the most. */
+static void write_seconds(FILE *file, int64_t us, int places) {
+    uint64_t size = us < 0 ? -(uint64_t)us : (uint64_t)us, part = size % 1000000;
+    for (int i = places; i < 6; i++) part /= 10;
+    fprintf(file, "%s%" PRIu64, us < 0 ? "-" : "", size / 1000000);
+    if (places) fprintf(file, ".%0*" PRIu64, places, part);
+}
+
+static void write_value(FILE *file, int64_t us) {
+    fputs("} ", file);
+    write_seconds(file, us, 6);
+    fputc('\n', file);
+}
+
+/* As few places as tell it all: "0.5", "60". */
+static int places_of(int64_t us) {
+    int places = 6;
+    while (places > 0 && us % 10 == 0) us /= 10, places--;
+    return places;
+}
+
 static void write_histogram(FILE *file, const char *metric, const char *class, const struct metrics_histogram *h) {
     uint64_t below = 0, count = h->count;
     if (!count) return;
     for (int i = 0; i < METRICS_BUCKETS; i++) {
         below += h->bucket[i];
         metrics_label(file, metric, "_bucket", "class", class);
-        fprintf(file, ",le=\"%g\"} %" PRIu64 "\n", (double)limits_us[i] / 1e6, below < count ? below : count);
+        fputs(",le=\"", file);
+        write_seconds(file, limits_us[i], places_of(limits_us[i]));
+        fprintf(file, "\"} %" PRIu64 "\n", below < count ? below : count);
     }
     metrics_label(file, metric, "_bucket", "class", class);
     fprintf(file, ",le=\"+Inf\"} %" PRIu64 "\n", count);
     metrics_label(file, metric, "_sum", "class", class);
-    fprintf(file, "} %.6f\n", (double)h->sum_us / 1e6);
+    write_value(file, (int64_t)h->sum_us);
     metrics_label(file, metric, "_count", "class", class);
     fprintf(file, "} %" PRIu64 "\n", count);
 }
@@ -174,7 +197,7 @@ static void write_gauges(struct metrics *m, FILE *file) {
     head(file, "pawl_renewal_lag_seconds", "gauge", "How late the last renewal was, or is while there is doubt.");
     EACH_CLASS(m, c) {
         metrics_label(file, "pawl_renewal_lag_seconds", "", "class", c->name);
-        fprintf(file, "} %.6f\n", (double)c->renewal_lag_us / 1e6);
+        write_value(file, c->renewal_lag_us);
     }
     pthread_mutex_lock(&m->mutex);
     if (m->n_nodes)
@@ -182,7 +205,7 @@ static void write_gauges(struct metrics *m, FILE *file) {
              "A node's clock minus ours, when its tokens were last looked at.");
     for (int i = 0; i < m->n_nodes; i++) {
         metrics_label(file, "pawl_clock_skew_seconds", "", "node", m->nodes[i].name);
-        fprintf(file, "} %.6f\n", (double)m->nodes[i].skew_us / 1e6);
+        write_value(file, m->nodes[i].skew_us);
     }
     pthread_mutex_unlock(&m->mutex);
 }

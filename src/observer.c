@@ -10,6 +10,11 @@
 
 struct metrics process_metrics = METRICS_INIT;
 
+/* A child must find the mutex free, and what it protects whole. */
+static void fork_begins(void) { pthread_mutex_lock(&process_metrics.mutex); }
+static void fork_ends(void) { pthread_mutex_unlock(&process_metrics.mutex); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(fork_begins, fork_ends, fork_ends); }
+
 /* --- counting --- */
 
 static struct metrics_class *class_of(pawl_lock *l) {

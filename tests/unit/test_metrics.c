@@ -1,11 +1,15 @@
 /* Counters by class: what is written is read back, classes are bounded, and the library counts what happens. */
 #include "metrics.h"
 #include "pawl.h"
+#include <locale.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -148,10 +152,78 @@ static void test_the_library_counts(void **state) {
     assert_int_equal(strlen(few), 7);
 }
 
+static void test_numbers_have_points_in_every_locale(void **state) {
+    (void)state;
+    static const char *const commas[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "pt_BR.UTF-8"};
+    const char *set = NULL; /* where none is installed, it is the C locale that is looked at */
+    for (size_t i = 0; i < sizeof commas / sizeof *commas && !set; i++) set = setlocale(LC_NUMERIC, commas[i]);
+    struct metrics *m = fresh();
+    metrics_time(&metrics_class(m, "n")->held, 1500);
+    metrics_skew(m, "node", -1250000);
+    metrics_class(m, "n")->renewal_lag_us = 70;
+    char *text = NULL;
+    size_t length;
+    FILE *file = open_memstream(&text, &length);
+    metrics_write(m, true, file);
+    fclose(file);
+    setlocale(LC_NUMERIC, "C");
+    assert_non_null(strstr(text, "_bucket{class=\"n\",le=\"0.001\"} 0\n"));
+    assert_non_null(strstr(text, "_bucket{class=\"n\",le=\"0.5\"} 1\n"));
+    assert_non_null(strstr(text, "_bucket{class=\"n\",le=\"86400\"} 1\n"));
+    assert_non_null(strstr(text, "_sum{class=\"n\"} 0.001500\n"));
+    assert_non_null(strstr(text, "pawl_clock_skew_seconds{node=\"node\"} -1.250000\n"));
+    assert_non_null(strstr(text, "pawl_renewal_lag_seconds{class=\"n\"} 0.000070\n"));
+    free(text);
+    free(m);
+}
+
+static char state_of_main(void) {
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
+    FILE *file = fopen(path, "r");
+    size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    const char *end = n ? strrchr(text, ')') : NULL;
+    return end ? end[2] : 'S';
+}
+
+/* Until the other thread waits: for us in fork, or for the child, when fork did not care. */
+static void *hold_mutex(void *told) {
+    pthread_mutex_lock(&process_metrics.mutex);
+    sem_post(told);
+    while (state_of_main() != 'S') sched_yield();
+    pthread_mutex_unlock(&process_metrics.mutex);
+    return NULL;
+}
+
+static void test_a_child_counts_whatever_the_parent_did(void **state) {
+    (void)state;
+    pthread_t thread;
+    sem_t told;
+    int status;
+    sem_init(&told, 0, 0);
+    assert_int_equal(pthread_create(&thread, NULL, hold_mutex, &told), 0);
+    sem_wait(&told);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        metrics_class(&process_metrics, "of the child");
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    pthread_join(thread, NULL);
+    sem_destroy(&told);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_class_names), cmocka_unit_test(test_a_thousand_names_are_at_most_101_classes),
-        cmocka_unit_test(test_read_back),   cmocka_unit_test(test_other_lines_are_refused),
-        cmocka_unit_test(test_reasons),     cmocka_unit_test(test_the_library_counts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_class_names),
+                                       cmocka_unit_test(test_a_thousand_names_are_at_most_101_classes),
+                                       cmocka_unit_test(test_read_back),
+                                       cmocka_unit_test(test_other_lines_are_refused),
+                                       cmocka_unit_test(test_reasons),
+                                       cmocka_unit_test(test_numbers_have_points_in_every_locale),
+                                       cmocka_unit_test(test_a_child_counts_whatever_the_parent_did),
+                                       cmocka_unit_test(test_the_library_counts)};
     return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
 }
