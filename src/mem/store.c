@@ -268,26 +268,31 @@ int64_t store_renew(struct store *store, const struct bk_grant *ours, int64_t tt
 enum bk_says store_evict(struct store *store, const struct bk_claim *claim, bool at_once, store_wake *wake,
                          int64_t now_ns, struct bk_evicted *ret, pawl_error *error) {
     struct named *named = find(store, claim->name, claim->name_len);
+    struct bk_evicted evicted = {0};
     struct bk_grant unused;
     if (!named) return BK_NO;
     settle(named, NULL, false, wake, now_ns);
     struct entry *holder = named->holders;
-    if (!holder) return BK_NO;
-    snprintf(ret->holder, sizeof ret->holder, "%s", holder->about);
-    ret->token = holder->token;
-    for (const struct entry *at = holder; at; at = at->next)
-        if ((at->ends_ns - now_ns) / NS_PER_MS > ret->free_in_ms) ret->free_in_ms = (at->ends_ns - now_ns) / NS_PER_MS;
-    while (named->holders) cut(&named->holders);
-    if (at_once) ret->free_in_ms = 0;
-    enum bk_says says = BK_YES;
-    if (ret->free_in_ms > 0) {
-        struct bk_claim ours = *claim;
-        ours.ttl_ms = ret->free_in_ms;
-        says = grant(store, named, &ours, now_ns, &unused, error);
+    if (!holder) {
+        drop_if_unused(store, named);
+        return BK_NO;
     }
+    snprintf(evicted.holder, sizeof evicted.holder, "%s", holder->about);
+    evicted.token = holder->token;
+    for (const struct entry *at = holder; at; at = at->next)
+        if ((at->ends_ns - now_ns) / NS_PER_MS > evicted.free_in_ms)
+            evicted.free_in_ms = (at->ends_ns - now_ns) / NS_PER_MS;
+    if (at_once) evicted.free_in_ms = 0;
+    if (evicted.free_in_ms > 0) {
+        struct bk_claim ours = *claim;
+        ours.ttl_ms = evicted.free_in_ms;
+        if (grant(store, named, &ours, now_ns, &unused, error) != BK_YES) return BK_FAULT; /* all is as it was */
+    }
+    while (named->holders && memcmp(named->holders->owner, claim->owner, 16) != 0) cut(&named->holders);
     settle(named, NULL, false, wake, now_ns);
     drop_if_unused(store, named);
-    return says;
+    *ret = evicted;
+    return BK_YES;
 }
 
 void store_deafen(struct store *store, const void *listener) {
