@@ -2,6 +2,7 @@
 #include "cli.h"
 #include "clock.h"
 #include "pawl_guard.h"
+#include "text.h"
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -35,23 +36,11 @@ int exit_code(int pawl_code) {
 
 /* --- messages --- */
 
-/* The length of the UTF-8 character at p, 0 if it is not one. */
-static size_t utf8_length(const unsigned char *p) {
-    size_t n = *p < 0x80 ? 1 : *p >= 0xC2 && *p < 0xE0 ? 2 : (*p & 0xF0) == 0xE0 ? 3 : *p >= 0xF0 && *p < 0xF5 ? 4 : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xC0) != 0x80) return 0;
-    if ((n == 3 && ((p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] >= 0xA0))) ||
-        (n == 4 && ((p[0] == 0xF0 && p[1] < 0x90) || (p[0] == 0xF4 && p[1] >= 0x90))))
-        return 0;
-    return n;
-}
-
 void print_plain(void *file, const char *text) {
-    for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        size_t n = utf8_length(p);
-        bool control = *p < 0x20 || *p == 0x7F || (n == 2 && *p == 0xC2 && p[1] < 0xA0); /* C0, DEL, C1 */
-        if (n == 0) n = 1, control = true;
-        for (; n > 0; n--, p++) fprintf(file, control ? "\\x%02X" : "%c", *p);
+    for (uint32_t code; *text;) {
+        size_t n = text_next(text, &code);
+        for (bool plain = text_plain(code); n > 0; n--, text++)
+            fprintf(file, plain ? "%c" : "\\x%02X", (unsigned char)*text);
     }
 }
 
@@ -101,6 +90,14 @@ void warn(const char *name, const char *format, ...) {
     if (messages.quiet) return;
     va_start(arguments, format);
     print_message("warning", name, format, arguments);
+    va_end(arguments);
+}
+
+void inform(const char *name, const char *format, ...) {
+    va_list arguments;
+    if (messages.quiet) return;
+    va_start(arguments, format);
+    print_message("info", name, format, arguments);
     va_end(arguments);
 }
 
@@ -222,19 +219,15 @@ void print_json_string(void *file, const char *text) {
         return;
     }
     fputc('"', file);
-    for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        size_t n = utf8_length(p);
-        if (n == 0) {
-            fputs("\\ufffd", file);
-            p++;
-            continue;
-        }
-        if (*p == '"' || *p == '\\') fprintf(file, "\\%c", *p);
-        else if (*p == '\n') fputs("\\n", file);
-        else if (*p == '\t') fputs("\\t", file);
-        else if (*p < 0x20 || *p == 0x7F) fprintf(file, "\\u%04x", *p);
-        else fwrite(p, 1, n, file);
-        p += n;
+    for (uint32_t code; *text;) {
+        size_t n = text_next(text, &code);
+        if (code == TEXT_NOT_UTF8) fputs("\\ufffd", file);
+        else if (code == '"' || code == '\\') fprintf(file, "\\%c", *text);
+        else if (code == '\n') fputs("\\n", file);
+        else if (code == '\t') fputs("\\t", file);
+        else if (!text_plain(code)) fprintf(file, "\\u%04" PRIx32, code);
+        else fwrite(text, 1, n, file);
+        text += n;
     }
     fputc('"', file);
 }

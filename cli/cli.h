@@ -51,8 +51,9 @@ extern struct messages messages;
 int complain(int code, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The same, from what the library said; returns its exit code. */
 int complain_error(const char *name, const pawl_error *error);
-/* The same unless -q, and only with -v. */
+/* The same unless -q: a warning, and what is only good to know; and only with -v. */
 void warn(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void inform(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void advise(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* "250ms", "15s", "2m", "1h", "1.5" (seconds; rounded up to milliseconds); false: not a duration, negative, or over 10
@@ -68,11 +69,13 @@ void format_duration(int64_t ms, char *ret, size_t size);
 void format_time(int64_t wall_ms, char *ret, size_t size);
 /* The same for people: "14:01:07" local time, with the date in front when it is another day. */
 void format_clock(int64_t wall_ms, char *ret, size_t size);
-/* Bounded copy of text as a JSON string, with quotes; invalid UTF-8 becomes U+FFFD; NULL is null. file is a FILE *. */
+/* text as a JSON string, with quotes; invalid UTF-8 becomes U+FFFD, what text_plain denies \uNNNN; NULL is null. file
+ * is a FILE *. */
 void print_json_string(void *file, const char *text);
-/* Text from elsewhere for a terminal: control characters, and what is not UTF-8, as \xNN. file is a FILE *. */
+/* Text from elsewhere for a terminal: what text_plain (text.h) denies as \xNN. file is a FILE *. */
 void print_plain(void *file, const char *text);
-/* Writes out what was printed on stdout; false: that, or an earlier one, could not be written, which is said at once. */
+/* Writes out what was printed on stdout; false: that, or an earlier one, could not be written, which is said at once.
+ */
 bool flush_stdout(const char *name);
 /* A terminal that wants colours: NO_COLOR and TERM=dumb are honoured. */
 bool use_colour(int fd);

@@ -60,10 +60,10 @@ int cmd_init(int argc, char **argv) {
         result = error.code;
     } else if (result == PAWL_EUNSUPPORTED) {
         result = PAWL_OK;
-        fprintf(stderr, "pawl: %s needs no preparing\n", url);
-    } else if (!print && !result && !messages.quiet) {
-        if (*error.text) fprintf(stderr, "pawl: %s\n", error.text);
-        fprintf(stderr, "pawl: %s is prepared\n", url);
+        inform(NULL, "%s needs no preparing", url);
+    } else if (!print && !result) {
+        if (*error.text) warn(NULL, "%s", error.text);
+        inform(NULL, "%s is prepared", url);
     }
     free(url);
     pawl_close(client);

@@ -92,7 +92,7 @@ static void print_json_person(const pawl_entry *e) {
     } else {
         fputs(",\"since\":null", stdout);
     }
-    if (e->left_ms > 0 && e->left_ms != PAWL_FOREVER) printf(",\"left_ms\":%" PRId64 "}", e->left_ms);
+    if (e->left_ms > 0) printf(",\"left_ms\":%" PRId64 "}", e->left_ms);
     else fputs(",\"left_ms\":null}", stdout);
 }
 

@@ -4,6 +4,7 @@
  * written while the lock is held unless stderr can take it at once. The last words come when the tree is dead. */
 #include "clock.h"
 #include "run.h"
+#include "text.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -40,6 +41,21 @@ int waiting_each_ms(const struct run *run) {
     return draws ? 1000 : 60000;
 }
 
+/* Text for a terminal, in place: what must not be shown becomes '?', and no more than so many characters stay. Returns
+ * how many there are. */
+static int tame_line(char *line, int columns) {
+    char *to = line;
+    int n = 0;
+    for (uint32_t code; *line && n < columns; n++) {
+        size_t bytes = text_next(line, &code);
+        if (text_plain(code)) memmove(to, line, bytes), to += bytes;
+        else *to++ = '?';
+        line += bytes;
+    }
+    *to = 0;
+    return n;
+}
+
 void report_waiting(const struct run *run, int64_t waited_ms, const char *text) {
     char line[640], waited[32];
     struct winsize window;
@@ -54,13 +70,10 @@ void report_waiting(const struct run *run, int64_t waited_ms, const char *text) 
         return;
     }
     int columns = ioctl(2, TIOCGWINSZ, &window) == 0 && window.ws_col > 20 ? window.ws_col - 1 : 79;
-    int n = snprintf(line, sizeof line, "pawl: %s: waiting %s%s%s", run->options.name, waited, *text ? ", " : "", text);
-    if (n >= (int)sizeof line) n = sizeof line - 1;
-    if (n + 12 < columns) n += snprintf(line + n, sizeof line - (size_t)n, "   ^C leaves");
-    if (n > columns) n = columns;
-    for (int i = 0; i < n; i++)
-        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f) line[i] = '?';
-    dprintf(2, "\r%.*s\033[K", n, line);
+    snprintf(line, sizeof line, "pawl: %s: waiting %s%s%s", run->options.name, waited, *text ? ", " : "", text);
+    int n = tame_line(line, columns);
+    bool room = columns - n > 12;
+    dprintf(2, "\r%s%s\033[K", line, room ? "   ^C leaves" : "");
 }
 
 /* --- the end --- */

@@ -2,6 +2,7 @@
  * lock name, and printed; what is unknown is "-" or null, never a guess. Looking never blocks a lock. */
 #include "clock.h"
 #include "people.h"
+#include "text.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static void print_holder(const pawl_entry *e, int64_t now_ms) {
     print_person(e, e->pid || e->user || e->host, 14);
     if (e->shared) fputs(" (shared)", stdout);
     fputc('\n', stdout);
-    bool left = e->left_ms > 0 && e->left_ms != PAWL_FOREVER;
+    bool left = e->left_ms > 0;
     if (e->since_ms) {
         format_clock(e->since_ms, when, sizeof when);
         format_duration(now_ms - e->since_ms, duration, sizeof duration);
@@ -83,12 +84,15 @@ static void print_lock(const char *name, const char *url, const struct people *p
 
 enum { COLUMNS = 6 };
 
-/* Text as one word: blanks and controls as %XX, which is also how % is written; NULL is "-". */
+/* Text as one word: blanks and what text_plain denies as %XX, which is also how % is written; NULL is "-". */
 static void word(const char *text, char *ret, size_t size) {
     size_t used = 0;
-    for (const unsigned char *p = (const unsigned char *)text; text && *p && used + 4 < size; p++) {
-        if (*p > ' ' && *p != 0x7F && *p != '%') ret[used++] = (char)*p;
-        else used += (size_t)snprintf(ret + used, size - used, "%%%02X", *p);
+    for (uint32_t code; text && *text && used + 13 < size;) { /* 12: four bytes, each as %XX */
+        size_t n = text_next(text, &code);
+        for (bool plain = text_plain(code) && code != ' ' && code != '%'; n > 0; n--, text++) {
+            if (plain) ret[used++] = *text;
+            else used += (size_t)snprintf(ret + used, size - used, "%%%02X", (unsigned char)*text);
+        }
     }
     ret[used] = 0;
     if (!used) snprintf(ret, size, "-");
@@ -110,9 +114,16 @@ static char *holders_word(const pawl_entry *e, size_t holders) {
     return asprintf(&text, "%s(%s,%s@%s)%s", command, pid, user, host, more) < 0 ? NULL : text;
 }
 
-static char *number_word(const char *format, double number) {
+static char *number_word(int64_t number) {
     char *text;
-    return asprintf(&text, format, number) < 0 ? NULL : text;
+    return asprintf(&text, "%" PRId64, number) < 0 ? NULL : text;
+}
+
+/* "12.3s" */
+static char *seconds_word(int64_t ms) {
+    char *text;
+    int64_t tenths = ms > 0 ? (ms + 50) / 100 : 0;
+    return asprintf(&text, "%" PRId64 ".%" PRId64 "s", tenths / 10, tenths % 10) < 0 ? NULL : text;
 }
 
 static void fill_line(struct line *line, const struct person *list, size_t n, int64_t now_ms) {
@@ -122,12 +133,12 @@ static void fill_line(struct line *line, const struct person *list, size_t n, in
     for (size_t i = 0; i < n; i++) holders += list[i].entry.held != 0;
     word(e->name, name, sizeof name);
     line->column[0] = strdup(name);
-    line->column[5] = number_word("%.0f", (double)(n - holders));
+    line->column[5] = number_word((int64_t)(n - holders));
     if (holders == 0) return;
-    if (e->token) line->column[1] = number_word("%.0f", (double)e->token); /* below 2^53: exact */
+    if (e->token) line->column[1] = number_word(e->token);
     line->column[2] = holders_word(e, holders);
-    if (e->since_ms) line->column[3] = number_word("%.1fs", (double)(now_ms - e->since_ms) / 1000);
-    if (e->left_ms > 0 && e->left_ms != PAWL_FOREVER) line->column[4] = number_word("%.1fs", (double)e->left_ms / 1000);
+    if (e->since_ms) line->column[3] = seconds_word(now_ms - e->since_ms);
+    if (e->left_ms > 0) line->column[4] = seconds_word(e->left_ms);
 }
 
 static const char *cell(const struct line *line, int column) {

@@ -147,14 +147,11 @@ static int perform(const struct order *order, pawl_error *error) {
 static _Noreturn void worker_main(const struct worker *w, const struct part *part, pid_t parent) {
     struct order order;
     pthread_t thread;
-    unsigned sock = (unsigned)w->sock; /* all else is not ours: what a proxy cuts must not live on here */
+    unsigned sock = (unsigned)w->sock; /* the sockets of proxies and other workers must not live on here */
     if (sock > 3) close_range(3, sock - 1, 0);
     close_range(sock + 1, ~0U, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
-    /* Sockets of the proxies, and of other workers: a connection ends when nobody has it any more. */
-    if (w->sock > 3) close_range(3, (unsigned)w->sock - 1, 0);
-    close_range((unsigned)w->sock + 1, ~0U, 0);
     signal(SIGTERM, SIG_DFL);
     me.part = part;
     me.shared = w->shared;

@@ -1,4 +1,5 @@
 #include "about.h"
+#include "text.h"
 #include "url.h"
 #include <errno.h>
 #include <pwd.h>
@@ -48,11 +49,12 @@ void about_parse(const char *text, struct about *ret, pawl_entry *entry) {
 
 void about_free(struct about *about) { url_free_params(about->params, about->n); }
 
-/* Others wrote it, and it goes to a terminal: no control characters, neither C0 nor C1 (U+0080 to U+009F). */
+/* Others wrote it, and it goes to a terminal. */
 static void tame(char *text) {
-    for (unsigned char *p = (unsigned char *)text; *p; p++) {
-        if (*p < 32 || *p == 127) *p = '?';
-        if (*p == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0) p[0] = p[1] = '?';
+    for (uint32_t code; *text;) {
+        size_t n = text_next(text, &code);
+        if (!text_plain(code)) memset(text, '?', n);
+        text += n;
     }
 }
 

@@ -6,6 +6,7 @@
 #include "metrics.h"
 #include "module.h"
 #include "sized.h"
+#include "text.h"
 #include "token.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -108,23 +109,7 @@ PAWL_EXPORT void pawl_guard_close(pawl_guard *guard) {
 /* --- arguments --- */
 
 /* Well-formed UTF-8 without NUL, 1 to GUARD_NAME_MAX bytes. */
-static bool is_name(const char *text) {
-    if (!text || !*text || strlen(text) > GUARD_NAME_MAX) return false;
-    for (const unsigned char *at = (const unsigned char *)text; *at;) {
-        int more = *at < 0x80                  ? 0
-                   : *at >= 0xC2 && *at < 0xE0 ? 1
-                   : *at >= 0xE0 && *at < 0xF0 ? 2
-                   : *at >= 0xF0 && *at < 0xF5 ? 3
-                                               : -1;
-        if (more < 0) return false;
-        if ((*at == 0xE0 && at[1] < 0xA0) || (*at == 0xED && at[1] > 0x9F) || (*at == 0xF0 && at[1] < 0x90) ||
-            (*at == 0xF4 && at[1] > 0x8F))
-            return false;
-        for (at++; more > 0; more--, at++)
-            if ((*at & 0xC0) != 0x80) return false;
-    }
-    return true;
-}
+static bool is_name(const char *text) { return text && *text && strlen(text) <= GUARD_NAME_MAX && text_valid(text); }
 
 static int check_name(const pawl_guard *guard, const char *what, const char *name, pawl_error *error) {
     if (is_name(name)) return PAWL_OK;

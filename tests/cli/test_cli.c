@@ -135,6 +135,7 @@ static void json_strings(void **state) {
     assert_json("\xC0\x80", "\"\\ufffd\\ufffd\"");            /* overlong */
     assert_json("\xED\xA0\x80", "\"\\ufffd\\ufffd\\ufffd\""); /* a surrogate */
     assert_json("\xE2\x82", "\"\\ufffd\\ufffd\"");            /* cut */
+    assert_json("\xC2\x9B\u202E", "\"\\u009b\\u202e\"");
 }
 
 static void assert_plain(const char *text, const char *expected) {
@@ -152,6 +153,7 @@ static void plain_text(void **state) {
     assert_plain("\xC2\x9B"
                  "31m",
                  "\\xC2\\x9B31m"); /* CSI in one character */
+    assert_plain("\u202Etxt.\u2066x\u2029", "\\xE2\\x80\\xAEtxt.\\xE2\\x81\\xA6x\\xE2\\x80\\xA9"); /* turned around */
     assert_plain("\x9B\xFFz\xE2\x82", "\\x9B\\xFFz\\xE2\\x82");
 }
 

@@ -59,6 +59,10 @@ grant() { pawl hold n </dev/null | jq -r 'select(.event == "held").token'; }
     in_stderr "needs no preparing"
     run --separate-stderr -120 pawl init "file:$BATS_TEST_TMPDIR/nowhere" # as any use of it would say
     in_stderr "does not exist"
+    run --separate-stderr -0 pawl init -q file:
+    [ -z "$output$stderr" ]
+    run --separate-stderr -0 pawl init --log json file:
+    jq -e '.level == "info" and (.text | endswith("needs no preparing"))' <<<"$stderr"
 }
 
 @test "init: what there is no text of is not done instead of printed, and a floor is for redlock" {

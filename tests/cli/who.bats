@@ -108,6 +108,16 @@ in_line() { pawl who --json "$1" | jq -e ".waiting | length == $2"; }
     [[ $(pawl ls | awk '{print $3}') == "pawl("*")+1" ]]
 }
 
+@test "a name cannot speak to the terminal, in no output" {
+    name=$'a\u009b31m\u202eb\e[0m'
+    hold "$name"
+    for verb in ls "ls --json" "who $name" "who --json $name"; do
+        run -0 pawl $verb
+        [[ $output == *31m* && $output != *[$'\e\u009b\u202e']* ]]
+    done
+    [[ $(pawl ls) == "a%C2%9B31m%E2%80%AEb%1B[0m "* ]]
+}
+
 @test "-q: the exit code tells, stdout is silent" {
     run -1 pawl who -q n
     [ -z "$output" ]

@@ -93,6 +93,8 @@ static void test_describe_cannot_speak_to_a_terminal(void **data) {
         if (c < 32 || c == 127 || (c == 0xC2 && (unsigned char)p[1] < 0xA0)) fail_msg("byte %02x is shown", c);
     }
     assert_non_null(strstr(said, "pid 1"));
+    about_describe("command=%e2%80%aexcod.%e2%81%a6&pid=1&host=%9b%ff", said, sizeof said);
+    assert_string_equal(said, "???xcod.??? (pid 1, ?\?)");
     about_describe("command=B%c3%a4ckup&pid=1&host=h", said, sizeof said);
     assert_string_equal(said, "B\xc3\xa4"
                               "ckup (pid 1, h)");
