@@ -6,8 +6,11 @@
  *
  * Linux; C11 and C++. Times are int64_t milliseconds. Results are PAWL_OK (0) or a positive PAWL_E... code. ret_ arguments
  * are untouched on failure. Options and error structs begin with their size (use the INIT macros); NULL means defaults, or
- * that no text is wanted. Any thread may call anything, except that nobody may use a lock during or after its pawl_release.
- * The library prints nothing, reads no environment, installs no handler, and keeps all signals blocked in its own threads. */
+ * that no text is wanted. Any thread may call anything, except that nobody may use a lock during or after its pawl_release,
+ * nor a client and its locks during or after pawl_close or pawl_forget: a call that is under way must have returned before.
+ * Where a question has a wait_ms, 0 or less means 5 s; pawl_acquire and pawl_release say what it means there.
+ * The library prints nothing, reads no environment of its own (what it uses may: OpenSSL SSL_CERT_FILE and SSL_CERT_DIR, the
+ * resolver RES_OPTIONS), installs no handler, and keeps all signals blocked in its own threads. */
 #ifndef PAWL_H
 #define PAWL_H
 #include <stddef.h>
@@ -65,14 +68,15 @@ typedef struct {
 } pawl_event;
 #define PAWL_EVENT_INIT { sizeof(pawl_event), 0, 0, NULL, NULL, 0, "", 0 }
 
-/* Sees every event as it happens: for logs and metrics. Called in any thread; must not block and must not call pawl. */
+/* Sees every event as it happens: for logs and metrics. Called in any thread; must not block and must not call pawl. The event
+ * and the name live only during the call. */
 typedef void pawl_observer(const pawl_event *event, const char *name, void *data);
 
 typedef struct {
     size_t size;
     int for_correctness; /* refuse (PAWL_EUNSAFE) a service that may grant a lock twice, unless a guard is named elsewhere */
     int64_t ttl_ms;      /* 100 ms to 24 h: how long a lock outlives a holder that died; not for file: */
-    int64_t margin_ms;   /* kept free before a lease ends; 0: max(ttl/100 + 2, 20) */
+    int64_t margin_ms;   /* kept free before a lease ends; at most ttl/2; 0: max(ttl/100 + 2, 20) */
     const char *label;   /* shown to others by who; NULL: none */
     unsigned flags;      /* 0 */
     pawl_observer *observe;
@@ -115,10 +119,12 @@ int pawl_release(pawl_lock *lock, int64_t wait_ms, pawl_error *error);
 
 /* --- event loop: one descriptor per client, whatever the number of locks --- */
 
-/* Never blocks. Ends in one PAWL_GRANTED or PAWL_FAILED event, unless released before. A failed lock is to be released too. */
+/* Never blocks. Ends in one PAWL_GRANTED or PAWL_FAILED event, unless released before. A failed lock is to be released too.
+ * options->cancel_fd is not looked at: pawl_release cancels. */
 int pawl_acquire_start(pawl_client *client, const char *name, const pawl_acquire_options *options, void *user,
                        pawl_lock **ret_lock, pawl_error *error);
-/* Readable (level) while an event waits; poll it, never read or close it. Negative: out of descriptors. */
+/* Readable (level) while an event waits; poll it, never read or close it. Negative: out of descriptors, or after
+ * fork. */
 int pawl_event_fd(pawl_client *client);
 /* 1: got one, 0: none. No event of a lock comes after its release. Only locks of pawl_acquire_start have events. */
 int pawl_next_event(pawl_client *client, pawl_event *ret_event);
@@ -130,10 +136,10 @@ int pawl_check(const pawl_lock *lock);            /* PAWL_OK or PAWL_ELOST by th
 int64_t pawl_remaining_ms(const pawl_lock *lock); /* to the safe deadline; PAWL_FOREVER where a session or the kernel holds
                                                      the lock; <= 0: lost */
 int pawl_lost_fd(pawl_lock *lock); /* made when first asked for; readable for good once lost, even if all our threads hang;
-                                      belongs to the lock; negative: out of descriptors */
+                                      belongs to the lock; negative: out of descriptors, or after fork */
 /* Asks the service: still this very grant? Advice, not a guard: the answer is old when it arrives. */
 int pawl_verify(pawl_lock *lock, int64_t wait_ms, pawl_error *error);
-const char *pawl_name(const pawl_lock *lock);
+const char *pawl_name(const pawl_lock *lock); /* belongs to the lock */
 /* For a guardian process: descriptors (at most max are written, the number is returned) whose duplicates keep the lock
  * held after this process died, where the kernel or a session holds it. 0 where only a ttl does. */
 int pawl_holding_fds(pawl_lock *lock, int *ret_fds, int max);
@@ -153,7 +159,9 @@ int pawl_inspect(pawl_client *client, const char *name, int64_t wait_ms, pawl_en
 /* Takes a stuck lock away from whoever holds it, in our name (the client's label is shown by who): nothing that he still asks
  * of it succeeds, and the next token is higher. Where a ttl holds the lock, it stays taken for what is left of the old
  * holder's, so that he has stopped by himself before another begins; PAWL_BREAK_AT_ONCE: it is free now, and only a guard
- * keeps him from doing harm. PostgreSQL: his session is ended. PAWL_EUNSUPPORTED: file:, where only his end frees it. */
+ * keeps him from doing harm. PostgreSQL: his session is ended; PAWL_ETIMEOUT: it was told
+ * to end, and still holds it; PAWL_EBUSY: a prepared transaction holds it, which has no session. PAWL_EUNSUPPORTED: file:, where
+ * only his end frees it. */
 #define PAWL_BREAK_AT_ONCE 1u
 typedef struct {
     size_t size;
@@ -176,11 +184,12 @@ typedef struct {
 #define PAWL_TOKENS_INIT { sizeof(pawl_tokens), 0, 0, 0, "", "" }
 int pawl_tokens_show(pawl_client *client, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
 /* Every later token is above `to` (0: no such wish), above the service's clock, and above all before by a leap. PAWL_EINVALID:
- * `to` is more than ten years ahead of this clock. */
+ * `to` is more than ten years ahead of this clock. PAWL_EBUSY: PostgreSQL, where another transaction keeps the numbers locked. */
 int pawl_tokens_advance(pawl_client *client, int64_t to, int64_t wait_ms, pawl_tokens *ret, pawl_error *error);
 
 /* Is this set-up good for locks? Takes and releases a lock of its own, and looks at what the service says of itself; each
- * finding is told once, the good ones too. Needs no more rights than a lock; what it may not see is PAWL_LEVEL_UNSEEN. */
+ * finding is told once, the good ones too. Needs no more rights than a lock; what it may not see is PAWL_LEVEL_UNSEEN. It asks
+ * several questions, each of which may take wait_ms. */
 enum { PAWL_LEVEL_FINE, PAWL_LEVEL_WARNING, PAWL_LEVEL_UNSAFE, PAWL_LEVEL_UNSEEN };
 typedef struct {
     size_t size;
@@ -188,7 +197,7 @@ typedef struct {
     const char *id, *about;       /* "R04", "eviction": an id never changes its meaning */
     const char *seen, *why, *fix; /* why and fix: "" where all is well; they live only during the call */
 } pawl_finding;
-typedef int pawl_finding_fn(const pawl_finding *finding, void *data); /* not zero stops */
+typedef int pawl_finding_fn(const pawl_finding *finding, void *data); /* not zero: no more is told, but all is looked at */
 int pawl_doctor(pawl_client *client, int64_t wait_ms, pawl_finding_fn *fn, void *data, pawl_error *error);
 
 /* Prepares the service for pawl (PostgreSQL: installs its schema); may be repeated. PAWL_EUNSUPPORTED: nothing to prepare.
@@ -210,7 +219,7 @@ size_t pawl_metrics(char *text, size_t size);
 int pawl_guarantees(pawl_client *client, char *json, size_t size, pawl_error *error);
 
 const char *pawl_strerror(int code);
-const char *pawl_version(void); /* "0.1.0 file mem redis; layout 1" */
+const char *pawl_version(void); /* "0.1.0 file mem redis; layout 1"; static, written anew by each call */
 
 /* The INIT macros, for languages without a preprocessor. */
 void pawl_options_init(pawl_options *options, size_t size);
