@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,30 +123,49 @@ static int make(bool servers) {
 /* --- the two processes --- */
 
 static void leave(void) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* the player may, when its patience is over */
+    pthread_mutex_lock(&mutex);
     folder_end_below(3000);
     remove_dir(folder);
+    pthread_mutex_unlock(&mutex);
 }
+
+static sem_t interrupted;
 
 static void interrupt(int signal) {
     lab_interrupted = signal;
-    alarm(PATIENCE_S);
+    sem_post(&interrupted);
 }
 
-/* It did not end by itself: it may be inside of something that waits. */
-static void overdue(int signal) {
-    (void)signal;
+/* A thread, since a handler may do none of this. It did not end by itself: it may be inside of something that waits. */
+static void *await_patience(void *unused) {
+    (void)unused;
+    while (sem_wait(&interrupted)) continue;
+    int64_t end = clock_after_ms(clock_now_ns(), PATIENCE_S * 1000);
+    while (clock_now_ns() < end) poll(NULL, 0, 100);
     leave();
     _exit(LAB_INTERRUPTED);
 }
 
+/* With all signals blocked: they are for the player itself. */
+static void start_patience(void) {
+    sigset_t all, old;
+    pthread_t thread;
+    sem_init(&interrupted, 0, 0);
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &old);
+    if (pthread_create(&thread, NULL, await_patience, NULL) == 0) pthread_detach(thread);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+}
+
 static _Noreturn void player(int (*fn)(const void *), const void *data, pid_t parent, const sigset_t *mask, int *ret) {
-    struct sigaction act = {.sa_handler = interrupt}, late = {.sa_handler = overdue};
+    struct sigaction act = {.sa_handler = interrupt};
+    start_patience();
     setpgid(0, 0); /* what is typed at the terminal comes to the keeper, which passes it on */
     signal(SIGTTOU, SIG_IGN);
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGQUIT, &act, NULL);
-    sigaction(SIGALRM, &late, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) raise(SIGTERM);
