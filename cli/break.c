@@ -27,8 +27,8 @@ static const char usage[] =
 /* Of etcd what is taken is free before its holder may know. NULL: nothing to say. */
 static const char *hint(const char *scheme, const pawl_broken *broken) {
     if (!broken->was_held || broken->free_in_ms || strcmp(scheme, "etcd") != 0) return NULL;
-    return "that is told at once, but before its first renewal, a third of the ttl, only by that: until then only a "
-           "guard keeps it from doing harm";
+    return "its holder is told at once, or at its first renewal if it has had the lock for less than a third of its "
+           "ttl; until it is told, only a guard keeps it from doing harm";
 }
 
 static void print_json(const char *name, const char *url, const pawl_broken *broken, const char *hint) {

@@ -76,12 +76,15 @@ static int bad_value(const struct verb *verb, const char *name, const char *valu
 
 static int store_duration(const struct verb *verb, const struct option_row *row, const char *name, const char *value) {
     int64_t ms;
-    if (!parse_duration(value, &ms))
-        return bad_value(verb, name, value, "a duration, as in 250ms, 15s, 2m, 1h, or seconds");
+    char low[24], high[24], must[128];
+    spell_duration(row->min, low, sizeof low);
+    spell_duration(row->max, high, sizeof high);
+    if (!parse_duration(value, &ms)) {
+        snprintf(must, sizeof must, "a duration of %s at most, as in 250ms, 15s, 2m, 1h, or seconds",
+                 row->max ? high : "10 years");
+        return bad_value(verb, name, value, must);
+    }
     if (ms < row->min || (row->max && ms > row->max)) {
-        char low[24], high[24], must[64];
-        spell_duration(row->min, low, sizeof low);
-        spell_duration(row->max, high, sizeof high);
         snprintf(must, sizeof must, row->max ? "from %s to %s" : "%s or more", low, high);
         return bad_value(verb, name, value, must);
     }

@@ -10,7 +10,9 @@
  * nor a client and its locks during or after pawl_close or pawl_forget: a call that is under way must have returned before.
  * Where a question has a wait_ms, 0 or less means 5 s; pawl_acquire and pawl_release say what it means there.
  * The library prints nothing, reads no environment of its own (what it uses may: OpenSSL SSL_CERT_FILE and SSL_CERT_DIR, the
- * resolver RES_OPTIONS), installs no handler, and keeps all signals blocked in its own threads. */
+ * resolver RES_OPTIONS), installs no handler, and keeps all signals blocked in its own threads.
+ * NULL is also taken by pawl_close, pawl_forget and pawl_release (nothing to do), and as the name by pawl_inspect (all); a url
+ * or another name that is NULL is PAWL_EINVALID; nothing else but a label may be NULL. */
 #ifndef PAWL_H
 #define PAWL_H
 #include <stddef.h>
@@ -91,7 +93,7 @@ typedef struct {
     int64_t ttl_ms;      /* 0: the client's */
     int64_t max_hold_ms; /* 0: none; else the lock counts as lost after so long */
     int shared;          /* not zero: with other shared holders; PAWL_EUNSUPPORTED where the service has no such mode */
-    int cancel_fd;       /* the wait ends when it is readable; it is polled, never read; -1: none */
+    int cancel_fd;       /* the wait ends when it is readable; a free lock may be granted all the same; never read; -1: none */
     const char *label;   /* NULL: the client's */
 } pawl_acquire_options;
 #define PAWL_ACQUIRE_INIT { sizeof(pawl_acquire_options), PAWL_FOREVER, 0, 0, 0, -1, NULL }

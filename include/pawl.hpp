@@ -45,7 +45,8 @@ class client {
     pawl_client *handle = nullptr;
 };
 
-/* Held from its construction to its end. */
+/* Held from its construction to its end, or its release(). One that was given back, or moved from, is not held: token 0, name
+ * "". */
 class lock {
   public:
     lock(const client &client, const std::string &name, int64_t wait_ms = PAWL_FOREVER) {
@@ -60,11 +61,11 @@ class lock {
     ~lock() {
         if (handle) pawl_release(handle, 2000, nullptr); /* what did not answer ends with its time to live */
     }
-    int64_t token() const { return pawl_token(handle); }
-    std::string name() const { return pawl_name(handle); }
-    bool held() const { return pawl_check(handle) == PAWL_OK; }
+    int64_t token() const { return handle ? pawl_token(handle) : 0; }
+    std::string name() const { return handle ? pawl_name(handle) : ""; }
+    bool held() const { return handle && pawl_check(handle) == PAWL_OK; }
     void check() const {
-        if (!held()) throw error(PAWL_ELOST, "the lock was lost");
+        if (!held()) throw error(PAWL_ELOST, handle ? "the lock was lost" : "the lock was given back");
     }
     /* Gives it back now, and tells what came of it. */
     void release(int64_t wait_ms = 2000) {

@@ -95,6 +95,8 @@ static int hex(unsigned char c) { return c >= '0' && c <= '9' ? c - '0' : c >= '
 bool place_name(const struct place *place, const unsigned char *key, size_t length, char ret[NAME_BYTES + 1]) {
     size_t skip = strlen(place->prefix), used = 0;
     if (length <= skip || memcmp(key, place->prefix, skip) != 0) return false;
+    bool coded = skip + 2 < length && hex(key[skip + 1]) >= 0 && hex(key[skip + 2]) >= 0;
+    if (key[skip] == '%' && !coded) return false; /* %guard/..., %token: pawl's own; a lock's name has %25 there */
     for (size_t i = skip; i < length; i++) {
         if (key[i] == '/') {
             ret[used] = 0;

@@ -28,6 +28,6 @@ enum bk_says place_parse(const struct url *url, struct place *place, pawl_error 
 void place_free(struct place *place);
 /* prefix enc(name) '/'. */
 void place_lock(const struct place *place, const char *name, size_t length, char ret[LOCK_SIZE]);
-/* The name of a lock's key, decoded, or false: it is none. */
+/* The name of a lock's key, decoded, or false: it is none, as what pawl keeps beside the locks (%guard/..., %token). */
 bool place_name(const struct place *place, const unsigned char *key, size_t length, char ret[NAME_BYTES + 1]);
 #endif

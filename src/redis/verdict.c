@@ -19,8 +19,8 @@ static const struct row {
     {"BUSY", BK_FAULT, PAWL_EUNREACHABLE, "a script of somebody's keeps it busy"},
     {"max number of clients reached", BK_FAULT, PAWL_EUNREACHABLE,
      "it has no room for another connection (maxclients)"},
-    {"NOAUTH", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://user:password@host"},
-    {"unauthenticated multibulk", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://user:password@host"},
+    {"NOAUTH", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://:password@host, or redis://user:password@host for an ACL user"},
+    {"unauthenticated multibulk", BK_FAULT, PAWL_EDENIED, "it wants a password: redis://:password@host, or redis://user:password@host for an ACL user"},
     {"WRONGPASS", BK_FAULT, PAWL_EDENIED, "user or password is wrong"},
     {"NOPERM", BK_FAULT, PAWL_EDENIED, "the user lacks a right; pawl doctor --acl prints what is needed"},
     {"user executing the script can't", BK_FAULT, PAWL_EDENIED,
@@ -69,8 +69,10 @@ enum bk_says verdict(const struct wire *w, const char *reply, pawl_error *error)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!verdict_is(reply, rows[i].code)) continue;
         fill_in(w, rows[i].advice, advice, sizeof advice);
-        error_set(error, rows[i].error, w->node, "%s: %s%s%s%s: %s (%.160s)", w->node, w->verb, space, w->name, quote,
-                  advice, reply);
+        const char *script = strstr(reply, " script: "); /* which line of ours failed is no help */
+        int length = script && script - reply < 160 ? (int)(script - reply) : 160;
+        error_set(error, rows[i].error, w->node, "%s: %s%s%s%s: %s (%.*s)", w->node, w->verb, space, w->name, quote,
+                  advice, length, reply);
         return rows[i].says;
     }
     error_set(error, PAWL_EUNREACHABLE, w->node, "%s: %s%s%s%s: the server says: %.200s", w->node, w->verb, space,

@@ -83,7 +83,7 @@ ctl() { etcdctl --endpoints "${at[$1]}:${port[$1]}" --command-timeout 30s "${@:2
     cluster 1
     handle=$(pawl hold -d -u "$url" broken)
     run -0 pawl break -u "$url" broken
-    in_output "free now; that is told at once, but before its first renewal"
+    in_output "free now; its holder is told at once, or at its first renewal if"
     pawl release "$handle" || true
     planted "etcd: one member" "E02 warning" -w 60s "$url"
     planted "etcd: ttl 2 s" "+E06 warning" -w 60s -t 2s "$url"

@@ -178,3 +178,18 @@ setup() {
         [[ $stderr == *"refused"*"Not tested"* && $output != *"broken"* ]]
     done
 }
+
+@test "what pawl keeps beside the locks is not listed; locks that are named like it are" {
+    names=('%guard' '%token' '%r' '%g:x' '.pawl' 'a:b' '*' '[x]' '%25')
+    for url in "${kinds[@]}" "$PAWL_URL"; do
+        handles=()
+        [ "$url" = "$PAWL_URL" ] || pawl run -u "$url" acct -- sh -c 'echo 1 | '"$PAWL_BIN"' guard put '"$url"' balance-2'
+        for name in "${names[@]}"; do handles+=("$(pawl hold -d -u "$url" "$name")"); done
+        run -0 pawl ls -u "$url" --json
+        if [[ $url == postgres* ]]; then [ "$(wc -l <<<"$output")" = ${#names[@]} ] # its sessions know numbers
+        else diff <(printf '%s\n' "${names[@]}" | sort) <(jq -r .name <<<"$output" | sort); fi
+        for handle in "${handles[@]}"; do pawl release "$handle"; done
+        run -0 pawl ls -u "$url"
+        [ -z "$output" ]
+    done
+}

@@ -111,3 +111,25 @@ setup() { pawl_setup; }
     run -125 bash -c '"$0" version >&-' "${PAWL_BIN:-pawl}"
     in_output "cannot write to stdout: Bad file descriptor"
 }
+
+@test "a duration that is too long: the limit is said" {
+    run --separate-stderr -125 pawl run -t 99999h n true
+    in_stderr "'99999h': must be a duration of 24h at most, as in 250ms"
+    run --separate-stderr -125 pawl run -t 25h n true
+    in_stderr "'25h': must be from 100ms to 24h"
+    run --separate-stderr -125 pawl who -w 99999h n
+    in_stderr "'99999h': must be a duration of 10 years at most, as in 250ms"
+    run --separate-stderr -125 pawl who -w soon n
+    in_stderr "'soon': must be a duration of 10 years at most, as in 250ms"
+}
+
+@test "pawl(1) names the verbs that have --json" {
+    man=${BATS_TEST_DIRNAME}/../../man/pawl.1
+    [[ $(grep -A1 -- '^\.It Fl -json$' "$man" | tail -1) =~ ^".Pq Ic "(.*)$ ]]
+    named=$(tr -d ' ' <<<"${BASH_REMATCH[1]}" | tr , '\n' | sort)
+    for verb in $(pawl --help | sed -n 's/^  pawl \([a-z]*\).*/\1/p' | sort -u); do
+        [ "$verb" != guard ] || { echo guard; continue; } # it has verbs of its own
+        pawl "$verb" --json --zebra 2>&1 | grep -q 'unknown option --json' || echo "$verb"
+    done | grep -v '^help$' | sort -u >"$BATS_TEST_TMPDIR/have"
+    diff <(echo "$named") "$BATS_TEST_TMPDIR/have"
+}

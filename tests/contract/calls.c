@@ -133,7 +133,25 @@ static void acquire_and_release(void **state) {
 }
 
 static void nothing_is_allowed(void **state) {
-    (void)state;
+    pawl_client *client = NULL, *c;
+    pawl_lock *lock = NULL;
+    pawl_broken broken = PAWL_BROKEN_INIT;
+    int n = 0;
+    assert_int_equal(pawl_open(NULL, NULL, &client, NULL), PAWL_EINVALID);
+    assert_null(client);
+    assert_int_equal(pawl_open("mem:nothing", NULL, &client, NULL), PAWL_OK);
+    pawl_close(client);
+    c = call_open(*state);
+    assert_int_equal(pawl_acquire(c, NULL, NULL, &lock, NULL), PAWL_EINVALID);
+    assert_int_equal(pawl_acquire_start(c, NULL, NULL, NULL, &lock, NULL), PAWL_EINVALID);
+    assert_int_equal(pawl_break(c, NULL, 0, AWAIT_MS, &broken, NULL), PAWL_EINVALID);
+    assert_null(lock);
+    assert_int_equal(pawl_acquire(c, "nothing", NULL, &lock, NULL), PAWL_OK);
+    assert_int_equal(pawl_verify(lock, AWAIT_MS, NULL), PAWL_OK);
+    assert_int_equal(pawl_inspect(c, NULL, AWAIT_MS, count_entry, &n, NULL), PAWL_OK);
+    assert_true(n > 0);
+    assert_int_equal(pawl_release(lock, AWAIT_MS, NULL), PAWL_OK);
+    pawl_close(c);
     assert_int_equal(pawl_release(NULL, 0, NULL), PAWL_OK);
     pawl_close(NULL);
     pawl_forget(NULL);

@@ -96,12 +96,12 @@ static void test_what_is_taken_away_is_free_and_that_is_said(void **state) {
     (void)state;
     pawl_client *c = client(url, SHORT_MS);
     pawl_lock *lock = take(c, "n", 0);
-    shell("\"$PAWL_BIN\" break --json -u '%s' n | grep -q '\"free_in_ms\":0,\"hint\":\"that is told at once, but'",
+    shell("\"$PAWL_BIN\" break --json -u '%s' n | grep -q '\"free_in_ms\":0,\"hint\":\"its holder is told at once, or'",
           url);
     shell("\"$PAWL_BIN\" run -u '%s' n true", url);
     assert_true(lost_within(lock, 20000)); /* at its first renewal */
     lock = take(c, "n", 0);
-    shell("\"$PAWL_BIN\" break -u '%s' n | grep -q 'free now; that is told at once, but'", url);
+    shell("\"$PAWL_BIN\" break -u '%s' n | grep -q 'free now; its holder is told at once, or'", url);
     shell("\"$PAWL_BIN\" break --json -u '%s' n | grep -q '\"broken\":false,.*\"hint\":null'", url);
     pawl_release(lock, 5000, NULL);
     pawl_close(c);
