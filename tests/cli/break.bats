@@ -1,4 +1,4 @@
-# pawl watch and pawl break, on a Redis of our own. Runs under `with-server redis --`.
+# pawl watch and pawl break, on a Redis of our own, and break on the other services that are there (PAWL_TEST_...).
 load helper
 setup() {
     [ -n "${PAWL_TEST_REDIS:-}" ] || skip "no redis-server"
@@ -72,6 +72,35 @@ token() { pawl who --json "$1" | jq -r '.holders[0].token'; }
     run -0 pawl who -q -u file:locks n
     run --separate-stderr -125 pawl break
     in_stderr "NAME is missing"
+}
+
+@test "break on etcd and PostgreSQL: free at once, the holder ends, the next token is higher" {
+    for url in ${PAWL_TEST_ETCD:+"$PAWL_TEST_ETCD"} ${PAWL_TEST_POSTGRESQL:+"$PAWL_TEST_POSTGRESQL"}; do
+        [[ $url != postgresql* ]] || pawl init -q "$url"
+        rm -f up
+        start -u "$url" stuck sh -c 'echo $PAWL_TOKEN >token; touch up; exec sleep 600'
+        read -r old <token
+        run -0 pawl break -u "$url" stuck
+        in_output "stuck: taken from sh (pid $pid, "
+        next=$(pawl run -u "$url" -w 60s stuck sh -c 'echo $PAWL_TOKEN')
+        [ "$next" -gt "$old" ]
+        code=0
+        wait "$pid" || code=$?
+        [ "$code" = 122 ]
+        grep -q 'pawl: stuck: LOST after' stderr
+        run -1 pawl break -u "$url" stuck
+        [ "$output" = "stuck is free" ]
+    done
+}
+
+@test "break on redlock: refused, the lock stays, and it is said what to do" {
+    [ -n "${PAWL_TEST_REDLOCK:-}" ] || skip "no redlock"
+    start -u "$PAWL_TEST_REDLOCK" stuck sh -c 'touch up; until [ -e go ]; do sleep 0.02; done'
+    run --separate-stderr -119 pawl break -u "$PAWL_TEST_REDLOCK" stuck
+    in_stderr "redlock: has no way to take a lock from its holder"
+    in_stderr "kill $pid on $(hostname)"
+    touch go
+    wait "$pid"
 }
 
 @test "a lock that another program took is lost to that" {
