@@ -24,7 +24,7 @@ judge() {
     [ "$(jq -s 'map(select(.variant == "guarded") | .stale_refused) | add' <<<"$output")" -ge 6 ]
     # the page: by itself, a picture of each variant, nothing that is fetched or runs
     [ "$(grep -c 'role="img"' page.html)" = 21 ]
-    ! grep -qE '<script|<link|src=|@import|url\(http' page.html
+    ! grep -qE '<script|<link|src=|@import|url\(http' page.html || return 1
     # what was saved makes the same page, but for the time of day
     run -0 lab report story -o again.html
     diff <(sed 's/<p class="lead">.*//' page.html) <(sed 's/<p class="lead">.*//' again.html)
@@ -97,7 +97,7 @@ interrupted() {
     [ "$(wc -l <<<"$servers")" = 5 ]
     kill -INT $pid
     wait $pid
-    ! kill -0 $servers 2>/dev/null
+    ! kill -0 $servers 2>/dev/null || return 1
     run --separate-stderr -125 lab up mysql
     in_stderr "not mysql"
 }

@@ -160,7 +160,7 @@ EOF
     pids+=($!)
     pawl run --metrics-dir metrics nightly true
     until_ok 30 query 'pawl_acquire_total{class="nightly",result="granted"}'
-    ! firing PawlContention
+    ! firing PawlContention || return 1
     holder nightly
     until_fires() { pawl run -n --metrics-dir metrics nightly true; firing PawlContention; }
     until_ok 60 until_fires

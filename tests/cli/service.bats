@@ -53,7 +53,7 @@ ends() { # CODE
     redis SET pawl:n something PX 60000 NX
     run -0 pawl who n
     in_output "held by   another program"
-    ! grep -n ' $' <<<"$output"
+    ! grep -n ' $' <<<"$output" || return 1
     [[ $(pawl ls) =~ ^"n  -  -  -  "[0-9.]+"s  0"$ ]]
     run --separate-stderr -123 pawl hold -n n </dev/null
     [[ $(jq -r .text <<<"$output") == *"another program"* ]]

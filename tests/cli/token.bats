@@ -83,7 +83,7 @@ grant() { pawl hold n </dev/null | jq -r 'select(.event == "held").token'; }
     pawl version | grep -q postgresql || skip "built without postgresql"
     run --separate-stderr -0 pawl init --print postgresql://nobody@127.0.0.1:1/none
     [[ $output == *"CREATE SCHEMA pawl"* ]]
-    ! grep -E '^CREATE (TABLE|SEQUENCE|FUNCTION)' <<<"$output" | grep -v 'IF NOT EXISTS\|OR REPLACE'
+    ! grep -E '^CREATE (TABLE|SEQUENCE|FUNCTION)' <<<"$output" | grep -v 'IF NOT EXISTS\|OR REPLACE' || return 1
     run --separate-stderr -120 pawl init postgresql://nobody@127.0.0.1:1/none
     in_stderr "127.0.0.1"
 }

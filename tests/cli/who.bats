@@ -71,7 +71,7 @@ in_line() { pawl who --json "$1" | jq -e ".waiting | length == $2"; }
     run -0 pawl who report
     [[ ${lines[1]} == "  held by   flock  "*"pid "* || ${lines[1]} == "  held by   another program"* ]]
     [[ $output != *token* ]]
-    ! grep -n ' $' <<<"$output"
+    ! grep -n ' $' <<<"$output" || return 1
     exec {hold_open}>&-
     wait "$other"
     run -1 pawl who report

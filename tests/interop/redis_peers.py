@@ -80,22 +80,25 @@ check("pawl is busy (123) while SET NX holds", result.returncode == 123, result)
 before = r.info("commandstats")
 start = time.monotonic()
 result = pawl("-w", "1", "a", "--", "true")
-check("pawl waits as long as it was told (124)", result.returncode == 124 and time.monotonic() - start < 2, result)
+took = time.monotonic() - start
+check("pawl waits as long as it was told (124)", result.returncode == 124 and 1 <= took < 20, (result, took))
 after = r.info("commandstats")
 asked = sum(after.get(c, {}).get("calls", 0) - before.get(c, {}).get("calls", 0) for c in ("cmdstat_evalsha", "cmdstat_eval"))
-check("and asks some ten times a second only", 3 <= asked <= 30, asked)
+check("and asks some ten times a second only", 3 <= asked <= 30 * max(took, 1), asked)
 check("the other's value is untouched", r.get("a") == b"me")
 threading.Timer(0.5, lambda: r.eval(DELETE, 1, "a", "me")).start()
+left = r.pttl("a") / 1000
 start = time.monotonic()
-result = pawl("-w", "10", "a", "--", "true")
-check("pawl gets it soon after the other let go", result.returncode == 0 and time.monotonic() - start < 2, result)
+result = pawl("-w", "40", "a", "--", "true")
+took = time.monotonic() - start
+check("pawl gets it soon after the other let go", result.returncode == 0 and took < min(20, left), (result, took))
 
 lock = r.lock("a", timeout=1)
-lock.acquire()
 start = time.monotonic()
-result = pawl("-w", "10", "a", "--", "true")
+lock.acquire()
+result = pawl("-w", "40", "a", "--", "true")
 took = time.monotonic() - start
-check("pawl waits out the ttl of a redis-py Lock that is not released", result.returncode == 0 and 0.5 < took < 2.5, took)
+check("pawl waits out the ttl of a redis-py Lock that is not released", result.returncode == 0 and 1 <= took < 20, took)
 try:
     lock.release()
     check("whose late release is refused", False)

@@ -299,6 +299,9 @@ static void test_passwords(void **state) {
     assert_null(strstr(wrong.error.text, "secret"));
     probe_ready(&right, "redis://default:p%%40%%3A%%2F%%23%%25%%2B%%3D_x@127.0.0.1:%d", server.port);
     assert_int_equal(probe_take(&right, false), BK_NO);
+    probe_close(&right);
+    probe_ready(&right, "redis://default:p%%40%%3A%%2F%%23%%25+%%3D_x@127.0.0.1:%d", server.port); /* a + is a + */
+    assert_int_equal(probe_take(&right, false), BK_NO);
     probe_close(&none);
     probe_close(&wrong);
     probe_close(&right);
