@@ -226,10 +226,12 @@ static void add_reset(struct text *text, const pawl_guard_reset_entry *entry) {
 /* A resource and a lock, escaped, and what is of fixed length; then what one reset may take. */
 #define LINES_MOST (8 * GUARD_NAME_MAX + 1024)
 #define RESET_MOST (6 * GUARD_BY_MAX + 128)
+_Static_assert(LINES_MOST + RECORD_RESETS * RESET_MOST < HEAD_MAX, "what is written can be read");
 
 char *record_head_lines(const char *resource, const struct guard_mark *mark, const struct record_head *old,
                         const pawl_guard_reset_entry *reset, size_t length, size_t *ret_size) {
-    struct text text = {.size = LINES_MOST + (old->n_resets + 1) * RESET_MOST};
+    size_t all = old->n_resets + (reset ? 1 : 0), forgotten = all > RECORD_RESETS ? all - RECORD_RESETS : 0;
+    struct text text = {.size = LINES_MOST + (all - forgotten) * RESET_MOST};
     text.bytes = malloc(text.size);
     add_word(&text, "pawl guard 1\nresource ", resource);
     add_word(&text, "\nlock ", mark->lock);
@@ -238,7 +240,7 @@ char *record_head_lines(const char *resource, const struct guard_mark *mark, con
     add_word(&text, "\nby ", mark->by);
     if (*mark->service) add_word(&text, "\nservice ", mark->service);
     add(&text, "\n");
-    for (size_t i = 0; i < old->n_resets; i++) add_reset(&text, &old->resets[i]);
+    for (size_t i = forgotten; i < old->n_resets; i++) add_reset(&text, &old->resets[i]);
     if (reset) add_reset(&text, reset);
     add(&text, "length %zu\n\n", length);
     *ret_size = text.used;

@@ -22,6 +22,8 @@
 #include "guard.h"
 #include <sys/types.h>
 
+#define RECORD_RESETS 500 /* the newest are kept */
+
 struct record_head {
     struct guard_mark mark;
     char resource[GUARD_NAME_MAX + 1];

@@ -233,7 +233,7 @@ static const char *round_of(unsigned *seed) {
     }
     const char *lost = *why ? NULL : look(root);
     if (lost) snprintf(why, sizeof why, "after the kills alone: %s", lost);
-    print_message("%ld steps, %ld stale, highest accepted BASE+%ld: %s\n", atomic_load(&shared->steps),
+    print_message("# %ld steps, %ld stale, highest accepted BASE+%ld: %s\n", atomic_load(&shared->steps),
                   atomic_load(&shared->stale), (long)(atomic_load(&shared->accepted) - BASE), *why ? why : "all there");
     if (atomic_load(&shared->stale) == 0 || atomic_load(&shared->accepted) == 0) fail_msg("the round tried nothing");
     remove_tree(base);
@@ -262,7 +262,7 @@ static const char *round_with_service(unsigned *seed) {
     run_writers(service_url, seed);
     server_restart(&server);
     const char *lost = atomic_load(&shared->failed) ? shared->why : look("");
-    print_message("%ld steps, %ld stale, highest accepted BASE+%ld: %s\n", atomic_load(&shared->steps),
+    print_message("# %ld steps, %ld stale, highest accepted BASE+%ld: %s\n", atomic_load(&shared->steps),
                   atomic_load(&shared->stale), (long)(atomic_load(&shared->accepted) - BASE),
                   lost ? lost : "all there");
     server_stop(&server);
@@ -277,7 +277,7 @@ static void test_crash(void **data) {
     unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
     int rounds = getenv("PAWL_TEST_FULL") ? 20 : what_breaks ? 4 : 2;
     const char *lost = NULL;
-    print_message("PAWL_TEST_SEED=%u\n", seed);
+    print_message("# PAWL_TEST_SEED=%u\n", seed);
     bool file = strcmp(kind, "dir") == 0 || strcmp(kind, "sqlite") == 0;
     if (!file && !getenv("PAWL_TEST_FULL")) rounds = 1;
     for (int i = 0; i < rounds && !lost; i++) lost = file ? round_of(&seed) : round_with_service(&seed);

@@ -165,6 +165,28 @@ static void test_record_round_trip(void **data) {
     free(again);
 }
 
+/* However often it is reset, what is written can be read again. */
+static void test_record_forgets_the_oldest_resets(void **data) {
+    (void)data;
+    struct guard_mark mark = strange_mark();
+    struct record_head head = {0};
+    char *text = NULL;
+    for (int i = 1; i <= RECORD_RESETS + 2; i++) {
+        pawl_guard_reset_entry reset = {"ana", "again", i, 5, NOW / 1000};
+        size_t size, at;
+        char *next = record_head_lines("r", &mark, &head, &reset, 4, &size);
+        record_head_free(&head);
+        free(text);
+        text = next;
+        assert_null(record_head_parse(text, size, &head, &at));
+    }
+    assert_int_equal(head.n_resets, RECORD_RESETS);
+    assert_int_equal(head.resets[0].from, 3);
+    assert_int_equal(head.resets[RECORD_RESETS - 1].from, RECORD_RESETS + 2);
+    record_head_free(&head);
+    free(text);
+}
+
 /* Cut short anywhere, or with any one byte of the head changed to something that matters, a record is refused or the
  * same. */
 static void test_record_damage_is_seen(void **data) {
@@ -200,6 +222,7 @@ static void test_record_damage_is_seen(void **data) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table), cmocka_unit_test(test_first_write_takes_the_rule_of_the_set),
-        cmocka_unit_test(test_record_round_trip), cmocka_unit_test(test_record_damage_is_seen)};
+        cmocka_unit_test(test_record_round_trip), cmocka_unit_test(test_record_forgets_the_oldest_resets),
+        cmocka_unit_test(test_record_damage_is_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
